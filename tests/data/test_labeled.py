@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from qkv.data.labeled import Labeled, Tagged, labels_of, read_labeled, read_tagged
+from qkv.data.labeled import Labeled, labels_of, read_labeled
+from qkv.data.tagged import Tagged, read_tagged
 from qkv.errors import DataError
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from qkv.data.corpus import Pair, read_lines, read_pairs, read_tsv
-from qkv.data.labeled import labels_of, read_labeled, read_tagged
+from qkv.data.labeled import labels_of, read_labeled
 from qkv.data.pointing import parse_pairs
 from qkv.data.table import read_table
+from qkv.data.tagged import read_tagged
 from qkv.data.text import read_text
 from qkv.errors import DataError, QkvError, on_command_line
 

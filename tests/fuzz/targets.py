@@ -27,8 +27,9 @@ from qkv.checkpoint.rotation import locate
 from qkv.checkpoint.run import open_run
 from qkv.checkpoint.tensors import unpack
 from qkv.data.corpus import read_lines, read_pairs, read_tsv
-from qkv.data.labeled import read_labeled, read_tagged
+from qkv.data.labeled import read_labeled
 from qkv.data.pointing import parse_pairs
+from qkv.data.tagged import read_tagged
 from qkv.data.text import read_text
 from qkv.data.tokenizer import Tokenizer
 from qkv.hub.families.load import read_folder

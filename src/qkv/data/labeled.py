@@ -1,13 +1,7 @@
-r"""Labeled texts: one label per line, or one tag per word in columns.
+"""Labeled texts: `label<TAB>text` on each line.
 
-A labeled file has `label<TAB>text` on each line. A tagged file uses the column format of the CoNLL tasks: one word per
-line, its text first and its tag last, separated by tabs or single spaces, and an empty line after each sentence.
-Columns in between are ignored; where the first one numbers the words, as in CoNLL-U, `qkv.data.tag_columns` tells which
-columns hold the word and its tag.
-
-A first line that only names the columns, such as `label<TAB>text` or `word tag`, is skipped; `sentence<TAB>label` also
-says that the label comes second. Labels and tags are brought to Unicode's form NFC, so that "é" is one label however it
-is typed.
+A first line that only names the columns, such as `label<TAB>text`, is skipped; `sentence<TAB>label` also says that the
+label comes second. Labels are brought to Unicode's form NFC, so that "é" is one label however it is typed.
 """
 
 import re
@@ -20,25 +14,13 @@ from typing import Literal
 from qkv.data.corpus import Lines, header_message, read_lines, repeated_header, silent
 from qkv.data.hints import FASTTEXT, INVISIBLE, column_problem, text_messages
 from qkv.data.normal_forms import normalize
-from qkv.data.tag_columns import (
-    TagColumns,
-    TagLine,
-    comments_of,
-    layout_of,
-    more_lines,
-    sentences_of,
-    separator_of,
-    tag_of,
-)
 from qkv.errors import DataError, Place, brief
 
 Unit = Literal["texts", "sentences"]
 """What is labeled: whole texts, or the words of sentences."""
 _NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?(e[-+]?\d+)?", re.IGNORECASE)
-_LABEL_NAMES = frozenset({"label", "labels", "class", "category", "sentiment", "target", "rating"})
+LABEL_NAMES = frozenset({"label", "labels", "class", "category", "sentiment", "target", "rating"})
 _TEXT_NAMES = frozenset({"text", "sentence", "document", "review", "comment", "content", "message", "title"})
-_WORD_NAMES = frozenset({"word", "words", "token", "tokens", "form"})
-_TAG_NAMES = frozenset({*_LABEL_NAMES, "tag", "tags", "ner", "pos", "upos", "xpos", "ner_tag", "ner_tags", "pos_tag"})
 """Names of columns, in lower case, that make the first line a header."""
 _BETWEEN_WORDS = re.compile(r"(?<=\w)[\s_-]+(?=\w)")
 _PUNCTUATION = " .,;:!?\"'"
@@ -60,20 +42,6 @@ class Labeled:
 
     text: str
     label: str
-    line: int
-
-
-@dataclass(frozen=True, slots=True)
-class Tagged:
-    """The words of a sentence, their tags, and the line number (from 1) of the first word.
-
-    Example:
-        >>> Tagged(("Ada", "wrote"), ("PERSON", "O"), 1).tags
-        ('PERSON', 'O')
-    """
-
-    words: tuple[str, ...]
-    tags: tuple[str, ...]
     line: int
 
 
@@ -106,7 +74,7 @@ def read_labeled(path: Path | Lines, *, say: Callable[[str], None] = silent) -> 
     for number, line in list(enumerate(lines, start=1))[0 if header is None else 1 :]:
         columns = line.split("\t")
         where = Place(path, number)
-        if header is not None and _cells(line, "\t") == _cells(lines[0], "\t"):
+        if header is not None and cells_of(line, "\t") == cells_of(lines[0], "\t"):
             raise repeated_header(line, where)
         if len(columns) != 2:
             problem = column_problem(line, "label<TAB>text")
@@ -129,8 +97,8 @@ def read_labeled(path: Path | Lines, *, say: Callable[[str], None] = silent) -> 
 def _label_warnings(items: list[Labeled]) -> Iterator[str]:
     """Describe what is odd in labels: spellings of one, more of them than can be learned, texts with several."""
     counts = Counter(item.label for item in items)
-    yield from _spellings(counts, "labels")
-    yield from _seems_header((item.label for item in items), f"the label of line {items[0].line}")
+    yield from spellings(counts, "labels")
+    yield from seems_header((item.label for item in items), f"the label of line {items[0].line}")
     if len(items) > 1 and all(item.label == item.text.strip() for item in items):
         yield "every text is its label: check the columns."
     if len(counts) > max(10, len(items) // 2):
@@ -155,7 +123,7 @@ def _label_warnings(items: list[Labeled]) -> Iterator[str]:
         )
 
 
-def _spellings(counts: Mapping[str, int], names: str) -> Iterator[str]:
+def spellings(counts: Mapping[str, int], names: str) -> Iterator[str]:
     """Say which labels or tags are likely to be one."""
     spellings: dict[str, list[str]] = {}
     for label in counts:
@@ -183,7 +151,7 @@ def _spellings(counts: Mapping[str, int], names: str) -> Iterator[str]:
         yield f"{names} that differ in invisible characters alone are different {names}: {label_list}"
 
 
-def _seems_header(labels: Iterable[str], noun: str) -> Iterator[str]:
+def seems_header(labels: Iterable[str], noun: str) -> Iterator[str]:
     """Say if the first label or tag alone occurs once, as the name of a column does that is not known as one."""
     first, *rest = labels
     counts = Counter(rest)
@@ -213,9 +181,18 @@ def _check_each_order(items: list[Labeled], name: str) -> None:
     if exchanged and len(exchanged) <= len(items) / 2:
         first = exchanged[0]
         got = f'the label "{brief(first.label)}" of the text "{brief(first.text)}", which is a label of other lines'
-        also = f"; so {more_lines(len(exchanged) - 1)}" if len(exchanged) > 1 else ""
-        hint = f"Exchange the two columns of this line{also}."
+        hint = f"Exchange the two columns of this line{more_lines(len(exchanged) - 1, '; so ')}."
         raise DataError(Place(name, first.line), "the label first and the text second", got, hint)
+
+
+def more_lines(count: int, before: str) -> str:
+    """Count further lines, with their verb; empty if there are none.
+
+    Example:
+        >>> more_lines(1, "; so "), more_lines(1200, "; so "), more_lines(0, "; so ")
+        ('; so is 1 more line', '; so are 1,200 more lines', '')
+    """
+    return f"{before}{'is 1 more line' if count == 1 else f'are {count:,} more lines'}" if count else ""
 
 
 def _check_order(items: list[Labeled], name: str) -> None:
@@ -233,135 +210,6 @@ def _check_order(items: list[Labeled], name: str) -> None:
         got = f'{len(labels):,} different labels such as "{brief(items[0].label)}" for {len(texts):,} different texts'
         hint = "Exchange the columns, or write their order into a first line: text<TAB>label, or label<TAB>text."
         raise DataError(Place(name), "the label first and the text second", got, hint)
-
-
-def read_tagged(path: Path, *, say: Callable[[str], None] = silent) -> list[Tagged]:
-    """Read a file of words in columns, with an empty line after each sentence.
-
-    Args:
-        path: the file; `.gz` is unpacked.
-        say: called with a message if the first line is skipped because it names the columns, if the first column
-            numbers the words, or if no empty line ends a sentence.
-
-    Returns:
-        The sentences, in order.
-
-    Raises:
-        DataError: the file cannot be read, has no words or is not UTF-8; or a line has fewer than two nonempty columns,
-            or not as many columns as the first.
-
-    Example:
-        >>> from tempfile import TemporaryDirectory
-        >>> with TemporaryDirectory() as folder:
-        ...     path = Path(folder, "names.conll")
-        ...     _ = path.write_text("Ada B-PER\\nwrote O\\n\\nYes O\\n")
-        ...     [sentence.words for sentence in read_tagged(path)]
-        [('Ada', 'wrote'), ('Yes',)]
-    """
-    lines = read_lines(path, blank=True)
-    header = _header_of_tagged(lines)
-    names = [] if header is None else _without_header(lines, header, path, say)
-    comments = comments_of(lines)
-    if comments and separator_of(lines) != "\t":
-        also = f", as {more_lines(len(comments) - 1)}" if len(comments) > 1 else ""
-        say(f"{path}:{min(comments) + 1}: a comment, skipped{also}")
-    sentences = sentences_of(lines, str(path))
-    layout = layout_of(sentences, str(path))
-    if header is not None:
-        _expect_words_named(names, layout, Place(path, header + 1))
-    tagged = [_tagged(rows, layout) for sentence in sentences if (rows := list(layout.words(sentence)))]
-    if layout.numbered:
-        column = "the last column" if layout.tag < 0 else f"column {layout.tag + 1}"
-        say(f"{path}: {layout.name}: words from column {layout.word + 1}, tags from {column}")
-    if tagged:
-        tags = [tag for sentence in tagged for tag in sentence.tags]
-        odd = (*_spellings(Counter(tags), "tags"), *_seems_header(tags, f"the tag of line {tagged[0].line}"))
-        rows = [row for sentence in sentences for row in layout.words(sentence)]
-        words, written = ([row.cells[column] for row in rows] for column in (layout.word, layout.tag))
-        for message in (*odd, *text_messages([row.number for row in rows], words, written)):
-            say(f"{path}: {message}")
-    report_odd_spans(tagged, str(path), say)
-    if not tagged:
-        hint = "Write one word per line: word, then tag."
-        raise DataError(Place(path), "words with their tags", "none", hint)
-    if len(tagged) == 1 and len(tagged[0].words) > 1:
-        say(
-            f"{path}: all {len(tagged[0].words):,} lines are one sentence, because no line between them is empty. "
-            "Write one word and its tag per line, and an empty line after each sentence."
-        )
-    return tagged
-
-
-def _without_header(lines: list[str], header: int, path: Path, say: Callable[[str], None]) -> list[str]:
-    """Make the header an empty line, so that every other line keeps its number, and return its cells.
-
-    Raises:
-        DataError: it occurs again.
-    """
-    say(header_message(path, header + 1, lines[header]))
-    names = _cells(lines[header], separator_of([lines[header]]))
-    lines[header] = ""
-    for number, line in enumerate(lines[header + 1 :], start=header + 2):
-        if _cells(line, separator_of([line])) == names:
-            raise repeated_header(line, Place(path, number))
-    return names
-
-
-def _expect_words_named(names: list[str], layout: TagColumns, where: Place) -> None:
-    """Refuse a header that names another column for the words.
-
-    Raises:
-        DataError: it does.
-    """
-    if names[layout.word] not in _WORD_NAMES:
-        column = next(number for number, cell in enumerate(names, start=1) if cell in _WORD_NAMES)
-        hint = f"Write word, then tag: cut -f{column},{len(names)} takes these columns."
-        got = f'a header that calls column {column} "{names[column - 1]}"'
-        raise DataError(where, "the word in the first column", got, hint)
-
-
-def report_odd_spans(sentences: Iterable[Tagged], name: str, say: Callable[[str], None]) -> None:
-    """Say which tags name no span although most do, or that all are written unlike spans.
-
-    Args:
-        sentences: the sentences.
-        name: where they come from.
-        say: called with the message.
-
-    Example:
-        >>> report_odd_spans([Tagged(("Ada", "of", "Ulm"), ("B-PER", "I-PER", "LOC"), 1)], "a.conll", print)
-        a.conll: tags that are none of IOB, IOBES or BILOU beside tags that are: LOC
-    """
-    tags = Counter(tag for sentence in sentences for tag in sentence.tags)
-    unlike = _unlike_spans(set(tags) - {"O", "o"})
-    if unlike is not None:
-        say(f"{name}: tags such as {brief(unlike)} name no spans, so that their F1 is missing: {_SPANS}")
-        return
-    odd = _odd_spans(tags)
-    if odd:
-        say(f"{name}: tags that are none of IOB, IOBES or BILOU beside tags that are: {', '.join(map(brief, odd[:5]))}")
-
-
-_SPANS = "write B-PER, I-PER and O (IOB), with E- and S- (IOBES), or with L- and U- (BILOU)."
-_SPAN = re.compile(r"[BIESLU]-.+")
-_ALMOST_SPAN = re.compile(r"[biesluBIESLU][-_]\S+|\S+[-_][BIESLU]")
-
-
-def _unlike_spans(names: set[str]) -> str | None:
-    """Return a tag of a file whose tags are all almost spans: in small letters, turned around, of mixed schemes."""
-    letters = {name[0] for name in names if _SPAN.fullmatch(name)}
-    if letters:
-        mixed = not letters.isdisjoint("ES") and not letters.isdisjoint("LU")
-        return min(names) if mixed and all(map(_SPAN.fullmatch, names)) else None
-    return min(names) if names and all(map(_ALMOST_SPAN.fullmatch, names)) else None
-
-
-def _odd_spans(tags: Mapping[str, int]) -> list[str]:
-    """Return tags that name no span although most tags or most tagged words do: misspelled ones."""
-    names = sorted(tags.keys() - {"O"})
-    odd = [name for name in names if not _SPAN.fullmatch(name)]
-    count, total = sum(tags[name] for name in odd), sum(tags[name] for name in names)
-    return odd if 2 * len(odd) <= len(names) or 2 * count <= total else []
 
 
 def labels_of(labels: Iterable[str], name: object = "labels", unit: Unit = "texts") -> tuple[str, ...]:
@@ -392,37 +240,17 @@ def labels_of(labels: Iterable[str], name: object = "labels", unit: Unit = "text
 
 def _header_of_labeled(lines: list[str]) -> Literal["label first", "text first"] | None:
     """Return what the first line says about the columns; None if it is data."""
-    first, *rest = (_cells(line, "\t") for line in lines)
+    first, *rest = (cells_of(line, "\t") for line in lines)
     rest = [row for row in rest if row != first]
     if len(first) != 2 or not rest:
         return None
     for order, (label, text) in (("label first", first), ("text first", first[::-1])):
         column = first.index(label)
-        if label in _LABEL_NAMES and text in _TEXT_NAMES and not any(label in row[column : column + 1] for row in rest):
+        if label in LABEL_NAMES and text in _TEXT_NAMES and not any(label in row[column : column + 1] for row in rest):
             return order  # type: ignore[return-value]  # a Literal in a tuple
     return None
 
 
-def _header_of_tagged(lines: list[str]) -> int | None:
-    """Return the index of the first line with words if it names the columns; its own may be separated differently."""
-    comments = comments_of(lines)
-    written = [index for index, line in enumerate(lines) if line.strip() and index not in comments]
-    if len(written) < 2:
-        return None
-    index, *rest = written
-    below = [lines[at] for at in rest]
-    first = _cells(lines[index], separator_of([lines[index]]))
-    named = len(first) > 1 and not _WORD_NAMES.isdisjoint(first) and first[-1] in _TAG_NAMES
-    between = separator_of(below)
-    rows = (_cells(line, between) for line in below)
-    return index if named and all(row[-1] != first[-1] for row in rows if row != first) else None
-
-
-def _cells(line: str, between: str) -> list[str]:
+def cells_of(line: str, between: str) -> list[str]:
     """Return the cells of a line, in lower case."""
     return [cell.strip().lower() for cell in line.rstrip(" ").split(between)]
-
-
-def _tagged(rows: list[TagLine], layout: TagColumns) -> Tagged:
-    words, tags = (row.cells[layout.word] for row in rows), (tag_of(row, layout) for row in rows)
-    return Tagged(tuple(words), tuple(tags), rows[0].number)

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from qkv.data.hints import damage_messages
-from qkv.data.labeled import Tagged, read_tagged, report_odd_spans
 from qkv.data.normal_forms import normalize
+from qkv.data.tagged import Tagged, read_tagged, report_odd_spans
 from qkv.errors import DataError, Place
 from qkv.tasks.classify.data import TextAndLabels, missing_data, report_on_data
 from qkv.tasks.python_values import pair_line

@@ -1,15 +1,27 @@
-r"""Where a tagged file has its words and tags: the layouts of CoNLL's tasks and of Universal Dependencies."""
+r"""Sentences whose words have tags, one word per line in columns, and an empty line after each sentence.
+
+The column format is that of the CoNLL tasks: the word first and its tag last, separated by tabs or single spaces;
+columns in between are ignored. Where the first column numbers the words, as in CoNLL-U, others hold the word and the
+tag. A first line that only names the columns, such as `word tag`, is skipped. Tags are brought to Unicode's form NFC.
+"""
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from qkv.data.hints import seems
+from qkv.data.corpus import header_message, read_lines, repeated_header, silent
+from qkv.data.hints import seems, text_messages
+from qkv.data.labeled import LABEL_NAMES, cells_of, more_lines, seems_header, spellings
 from qkv.data.normal_forms import normalize
 from qkv.data.words import split_words
 from qkv.errors import DataError, Place, brief, quantity
 
+_WORD_NAMES = frozenset({"word", "words", "token", "tokens", "form"})
+_TAG_NAMES = frozenset({*LABEL_NAMES, "tag", "tags", "ner", "pos", "upos", "xpos", "ner_tag", "ner_tags", "pos_tag"})
+"""Names of columns, in lower case, that make the first line a header."""
 _SPAN = re.compile(r"[BIESLUM][-_]\S+")
 """Tags of spans: IOB, IOBES, BILOU."""
 _NUMBER = re.compile(r"(\d+)([-.]\d+)?")
@@ -26,6 +38,23 @@ _PERIOD = re.compile(r"(\w{2,})?[.!?…]+")
 _ONE_WORD = "Write one word and its tag per line, and an empty line after each sentence."
 _MANY = 8
 """Different tags from which on a file with few different words has its columns exchanged."""
+_SPANS = "write B-PER, I-PER and O (IOB), with E- and S- (IOBES), or with L- and U- (BILOU)."
+_WELL_FORMED = re.compile(r"[BIESLU]-.+")
+_ALMOST_WELL_FORMED = re.compile(r"[biesluBIESLU][-_]\S+|\S+[-_][BIESLU]")
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """The words of a sentence, their tags, and the line number (from 1) of the first word.
+
+    Example:
+        >>> Tagged(("Ada", "wrote"), ("PERSON", "O"), 1).tags
+        ('PERSON', 'O')
+    """
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    line: int
 
 
 class TagLine(NamedTuple):
@@ -53,6 +82,149 @@ class TagColumns(NamedTuple):
     def words(self, rows: Sequence[TagLine]) -> Iterator[TagLine]:
         """The rows that are words: no comment, range of a contraction ("3-4") or node without text ("5.1")."""
         return (row for row in rows if not self.numbered or row.cells[0].isdecimal())
+
+
+def read_tagged(path: Path, *, say: Callable[[str], None] = silent) -> list[Tagged]:
+    """Read a file of words in columns, with an empty line after each sentence.
+
+    Args:
+        path: the file; `.gz` is unpacked.
+        say: called with a message if the first line is skipped because it names the columns, if the first column
+            numbers the words, or if no empty line ends a sentence.
+
+    Returns:
+        The sentences, in order.
+
+    Raises:
+        DataError: the file cannot be read, has no words or is not UTF-8; or a line has fewer than two nonempty columns,
+            or not as many columns as the first.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder, "names.conll")
+        ...     _ = path.write_text("Ada B-PER\\nwrote O\\n\\nYes O\\n")
+        ...     [sentence.words for sentence in read_tagged(path)]
+        [('Ada', 'wrote'), ('Yes',)]
+    """
+    lines = read_lines(path, blank=True)
+    header = _header_of_tagged(lines)
+    names = [] if header is None else _without_header(lines, header, path, say)
+    comments = comments_of(lines)
+    if comments and separator_of(lines) != "\t":
+        say(f"{path}:{min(comments) + 1}: a comment, skipped{more_lines(len(comments) - 1, ', as ')}")
+    sentences = sentences_of(lines, str(path))
+    layout = layout_of(sentences, str(path))
+    if header is not None:
+        _expect_words_named(names, layout, Place(path, header + 1))
+    tagged = [_tagged(rows, layout) for sentence in sentences if (rows := list(layout.words(sentence)))]
+    if layout.numbered:
+        column = "the last column" if layout.tag < 0 else f"column {layout.tag + 1}"
+        say(f"{path}: {layout.name}: words from column {layout.word + 1}, tags from {column}")
+    if tagged:
+        tags = [tag for sentence in tagged for tag in sentence.tags]
+        odd = (*spellings(Counter(tags), "tags"), *seems_header(tags, f"the tag of line {tagged[0].line}"))
+        rows = [row for sentence in sentences for row in layout.words(sentence)]
+        words, written = ([row.cells[column] for row in rows] for column in (layout.word, layout.tag))
+        for message in (*odd, *text_messages([row.number for row in rows], words, written)):
+            say(f"{path}: {message}")
+    report_odd_spans(tagged, str(path), say)
+    if not tagged:
+        hint = "Write one word per line: word, then tag."
+        raise DataError(Place(path), "words with their tags", "none", hint)
+    if len(tagged) == 1 and len(tagged[0].words) > 1:
+        say(
+            f"{path}: all {len(tagged[0].words):,} lines are one sentence, because no line between them is empty. "
+            "Write one word and its tag per line, and an empty line after each sentence."
+        )
+    return tagged
+
+
+def _without_header(lines: list[str], header: int, path: Path, say: Callable[[str], None]) -> list[str]:
+    """Make the header an empty line, so that every other line keeps its number, and return its cells.
+
+    Raises:
+        DataError: it occurs again.
+    """
+    say(header_message(path, header + 1, lines[header]))
+    names = cells_of(lines[header], separator_of([lines[header]]))
+    lines[header] = ""
+    for number, line in enumerate(lines[header + 1 :], start=header + 2):
+        if cells_of(line, separator_of([line])) == names:
+            raise repeated_header(line, Place(path, number))
+    return names
+
+
+def _expect_words_named(names: list[str], layout: TagColumns, where: Place) -> None:
+    """Refuse a header that names another column for the words.
+
+    Raises:
+        DataError: it does.
+    """
+    if names[layout.word] not in _WORD_NAMES:
+        column = next(number for number, cell in enumerate(names, start=1) if cell in _WORD_NAMES)
+        hint = f"Write word, then tag: cut -f{column},{len(names)} takes these columns."
+        got = f'a header that calls column {column} "{names[column - 1]}"'
+        raise DataError(where, "the word in the first column", got, hint)
+
+
+def report_odd_spans(sentences: Iterable[Tagged], name: str, say: Callable[[str], None]) -> None:
+    """Say which tags name no span although most do, or that all are written unlike spans.
+
+    Args:
+        sentences: the sentences.
+        name: where they come from.
+        say: called with the message.
+
+    Example:
+        >>> report_odd_spans([Tagged(("Ada", "of", "Ulm"), ("B-PER", "I-PER", "LOC"), 1)], "a.conll", print)
+        a.conll: tags that are none of IOB, IOBES or BILOU beside tags that are: LOC
+    """
+    tags = Counter(tag for sentence in sentences for tag in sentence.tags)
+    unlike = _unlike_spans(set(tags) - {"O", "o"})
+    if unlike is not None:
+        say(f"{name}: tags such as {brief(unlike)} name no spans, so that their F1 is missing: {_SPANS}")
+        return
+    odd = _odd_spans(tags)
+    if odd:
+        say(f"{name}: tags that are none of IOB, IOBES or BILOU beside tags that are: {', '.join(map(brief, odd[:5]))}")
+
+
+def _unlike_spans(names: set[str]) -> str | None:
+    """Return a tag of a file whose tags are all almost spans: in small letters, turned around, of mixed schemes."""
+    letters = {name[0] for name in names if _WELL_FORMED.fullmatch(name)}
+    if letters:
+        mixed = not letters.isdisjoint("ES") and not letters.isdisjoint("LU")
+        return min(names) if mixed and all(map(_WELL_FORMED.fullmatch, names)) else None
+    return min(names) if names and all(map(_ALMOST_WELL_FORMED.fullmatch, names)) else None
+
+
+def _odd_spans(tags: Mapping[str, int]) -> list[str]:
+    """Return tags that name no span although most tags or most tagged words do: misspelled ones."""
+    names = sorted(tags.keys() - {"O"})
+    odd = [name for name in names if not _WELL_FORMED.fullmatch(name)]
+    count, total = sum(tags[name] for name in odd), sum(tags[name] for name in names)
+    return odd if 2 * len(odd) <= len(names) or 2 * count <= total else []
+
+
+def _header_of_tagged(lines: list[str]) -> int | None:
+    """Return the index of the first line with words if it names the columns; its own may be separated differently."""
+    comments = comments_of(lines)
+    written = [index for index, line in enumerate(lines) if line.strip() and index not in comments]
+    if len(written) < 2:
+        return None
+    index, *rest = written
+    below = [lines[at] for at in rest]
+    first = cells_of(lines[index], separator_of([lines[index]]))
+    named = len(first) > 1 and not _WORD_NAMES.isdisjoint(first) and first[-1] in _TAG_NAMES
+    between = separator_of(below)
+    rows = (cells_of(line, between) for line in below)
+    return index if named and all(row[-1] != first[-1] for row in rows if row != first) else None
+
+
+def _tagged(rows: list[TagLine], layout: TagColumns) -> Tagged:
+    words, tags = (row.cells[layout.word] for row in rows), (normalize("NFC", row.cells[layout.tag]) for row in rows)
+    return Tagged(tuple(words), tuple(tags), rows[0].number)
 
 
 def sentences_of(lines: Sequence[str], name: str) -> list[list[TagLine]]:
@@ -199,19 +371,8 @@ def _check_each_order(rows: Sequence[TagLine], layout: TagColumns, name: str) ->
     if exchanged and 2 * len(exchanged) < len(rows):
         word, tag = exchanged[0].cells[layout.word], exchanged[0].cells[layout.tag]
         got = f'the word "{brief(word)}", which is a tag of other lines, with the tag "{brief(tag)}"'
-        also = f"; so {more_lines(len(exchanged) - 1)}" if len(exchanged) > 1 else ""
-        hint = f"Exchange the columns of this line{also}."
+        hint = f"Exchange the columns of this line{more_lines(len(exchanged) - 1, '; so ')}."
         raise DataError(Place(name, exchanged[0].number), "the word first and the tag last", got, hint)
-
-
-def more_lines(count: int) -> str:
-    """Count further lines, with their verb.
-
-    Example:
-        >>> more_lines(1), more_lines(1200)
-        ('is 1 more line', 'are 1,200 more lines')
-    """
-    return "is 1 more line" if count == 1 else f"are {count:,} more lines"
 
 
 def _are_spans(tags: Iterable[str]) -> bool:
@@ -319,8 +480,3 @@ def _refuse_width(cells: Sequence[str], width: int, separator: str, where: str) 
     elif separator == " " and width > 2:
         hint += f" If each line is a sentence, {_ONE_WORD[0].lower()}{_ONE_WORD[1:]}"
     raise DataError(where, f"{width} columns, as in earlier lines", f"{len(cells)}", hint)
-
-
-def tag_of(row: TagLine, layout: TagColumns) -> str:
-    """Return the tag of a row, in Unicode's form NFC."""
-    return normalize("NFC", row.cells[layout.tag])

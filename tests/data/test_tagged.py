@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.data.labeled import Tagged, read_tagged
-from qkv.data.tag_columns import sentences_of
+from qkv.data.tagged import Tagged, read_tagged, sentences_of
 from qkv.errors import DataError
 
 CONLL_U = """\

@@ -1,9 +1,10 @@
 """Exporting a trained model for other programs."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-import torch
 from torch import nn
 
 from qkv.checkpoint.disk import expect_writable, new_folder, write_file
@@ -19,19 +20,12 @@ from qkv.models.language_model import LanguageModel
 from qkv.models.parts import TransformerParts
 from qkv.models.recurrent_language_model import RecurrentLanguageModel
 from qkv.models.translator import TransformerTranslator
-from qkv.tasks.classify.predict import Classifier
-from qkv.tasks.fill import MaskFiller
-from qkv.tasks.generate.predict import Generator
 from qkv.tasks.load import load
-from qkv.tasks.point.predict import ElementPointer
-from qkv.tasks.regress.predict import Regressor
-from qkv.tasks.tag.predict import Tagger
+from qkv.tasks.task import TextAnswerer
 from qkv.tasks.translate.members import expect_single
-from qkv.tasks.translate.predict import Translator
 
 TARGETS = ("ctranslate2", "onnx", "transformers")
 ABOUT = "about.json"
-Loaded = Translator | Generator | Classifier | Tagger
 _LEAST_POSITIONS = 1024
 """Minimum length of the table of sinusoids: CTranslate2 cannot go beyond its table."""
 
@@ -67,33 +61,19 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
         )
     expect_writable(out)
     expect_single(as_path(run, "run"))
-    run_model = load(run)
-    if to == "transformers" and not isinstance(run_model, ElementPointer | Regressor):
-        return sorted(path.name for path in save(run_model, out).iterdir())
-    trained = _of_text(run_model)
-    if isinstance(trained, Translator) and trained.table is not None and trained.table.features == "separate":
-        hint = f"Train with {setting('features', 'front')}."
-        raise UnsupportedError(setting("to"), "a model with one source", "separate features", hint)
+    trained: TextAnswerer = load(run)
+    facts = trained.export_facts(to)
+    if to == "transformers":
+        return sorted(path.name for path in save(trained, out).iterdir())
     with new_folder(absolute(out)) as temporary:
         if to == "onnx":
             _to_onnx(trained.model, temporary)
         else:
-            _to_ctranslate2(trained, temporary)
+            _to_ctranslate2(trained, facts, temporary)
         write_file(temporary / "tokenizer.json", trained.tokenizer.to_json().encode())
-        write_file(temporary / ABOUT, encode(_about(trained), ABOUT))
+        about = {**_special_tokens(trained.tokenizer), **_text_rules(trained.tokenizer), **facts}
+        write_file(temporary / ABOUT, encode(about, ABOUT))
     return sorted(path.name for path in out.iterdir())
-
-
-def _of_text(trained: Loaded | MaskFiller | ElementPointer | Regressor) -> Loaded:
-    """Return a model that reads text; the other programs have no input for others."""
-    if isinstance(trained, ElementPointer | Regressor):
-        got = "a pointer network" if isinstance(trained, ElementPointer) else "a regression"
-        hint = "Use qkv.load(RUN) in Python, or the model's own command."
-        raise UnsupportedError(setting("to"), "a model that reads text and writes scores", got, hint)
-    if isinstance(trained, MaskFiller):
-        hint = f"Use {setting('to', 'transformers')}."
-        raise UnsupportedError(setting("to"), "a model that was trained here", "one that fills masks", hint)
-    return trained
 
 
 def _to_onnx(model: nn.Module, out: Path) -> None:
@@ -106,58 +86,38 @@ def _to_onnx(model: nn.Module, out: Path) -> None:
     to_onnx(model, out)
 
 
-def _to_ctranslate2(trained: Loaded, out: Path) -> None:
+def _to_ctranslate2(trained: TextAnswerer, facts: Mapping[str, Any], out: Path) -> None:
     model, tokenizer = trained.model, trained.tokenizer
     parts = getattr(model, "parts", None)
     is_published = isinstance(parts, TransformerParts) and bool(parts.settings)
     if is_published and isinstance(model, LanguageModel | TransformerTranslator):
-        convert(model, tokenizer, out, *([_alignment_head(trained)] if isinstance(trained, Translator) else []))
+        convert(model, tokenizer, out, _alignment_head(facts))
         return
-    if not isinstance(trained, Translator) or not isinstance(model, TransformerTranslator):
+    if not isinstance(model, TransformerTranslator):
         hint = f"Train with {setting('model', 'transformer')}, no {setting('copy')}."
         if is_published:
             hint = f"Use {setting('to', 'transformers')}."
         elif isinstance(model, Exportable):
             hint = "Export it to ONNX."
         raise UnsupportedError(setting("to"), "a translation Transformer", type(model).__name__, hint)
-    positions = max(_LEAST_POSITIONS, int(trained.limit(torch.tensor(trained.longest, device="cpu"))))
-    pieces, source = tokenizer.vocabulary.pieces, tokenizer.source.vocabulary.pieces
     to_ctranslate2(
         model,
-        pieces,
+        tokenizer.vocabulary.pieces,
         out,
-        source_pieces=source,
+        source_pieces=tokenizer.source.vocabulary.pieces,
         **_special_tokens(tokenizer),
-        positions=positions,
-        alignment=_alignment_head(trained),
+        positions=max(_LEAST_POSITIONS, facts["longest_answer"]),
+        alignment=_alignment_head(facts),
     )
     expect_same(model, tokenizer, out)
 
 
-def _about(trained: Loaded) -> dict[str, JsonValue]:
-    longest = trained.model.config.context if isinstance(trained, Generator) else trained.longest
-    labels = trained.labels if isinstance(trained, Classifier | Tagger) else ()
-    return {
-        **_special_tokens(trained.tokenizer),
-        **_text_rules(trained.tokenizer),
-        "longest": longest,
-        "labels": list(labels),
-        **_alignment(trained),
-    }
-
-
-def _alignment_head(translator: Translator) -> tuple[int, int | None]:
-    """Return the layer of a Transformer's decoder, and the head in it, that align words; None for the mean of heads."""
-    _, layer, *_ = translator.reading.layer.split(".")
-    return int(layer), translator.reading.head
-
-
-def _alignment(trained: Loaded) -> dict[str, JsonValue]:
-    """Return which attention aligns words, of a translator that has some."""
-    if not isinstance(trained, Translator) or trained.model.alignment_layer is None:
-        return {}
-    reading = trained.reading
-    return {"alignment": {"layer": reading.layer, "head": reading.head, "when": reading.when}}
+def _alignment_head(facts: Mapping[str, Any]) -> tuple[int, int | None]:
+    """Return the layer of a decoder, and the head in it, that align words; None for the mean of heads."""
+    if "alignment" not in facts:
+        return -1, None
+    _, layer, *_ = facts["alignment"]["layer"].split(".")
+    return int(layer), facts["alignment"]["head"]
 
 
 def _text_rules(tokenizer: Tokenizer) -> dict[str, JsonValue]:

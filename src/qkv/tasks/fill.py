@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qkv.data.batches import collate_sources, device_of, in_batches
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, DataError
+from qkv.errors import ConfigError, DataError, UnsupportedError, setting
 from qkv.models.reader import MaskedLanguageModel
 from qkv.tasks.python_values import expect_texts
 from qkv.tasks.runs import Trained, expect_task, load_trained, rebuild_reader
@@ -110,6 +110,17 @@ class MaskFiller:
             ConfigError: always.
         """
         raise ConfigError("run", "a model of a task that `qkv train` has", "one that fills masks", "Use fill().")
+
+    def export_facts(self, to: str) -> dict[str, Any]:
+        """Return nothing, or refuse a program other than transformers.
+
+        Raises:
+            UnsupportedError: another program is asked for.
+        """
+        if to != "transformers":
+            hint = f"Use {setting('to', 'transformers')}."
+            raise UnsupportedError(setting("to"), "a model that was trained here", "one that fills masks", hint)
+        return {}
 
     def scene(self, text: str, tokens: int | None = None) -> Scene:
         """Run the model on a text, and return what every layer attends to, for the viewer.

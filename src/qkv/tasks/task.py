@@ -1,6 +1,6 @@
 """What the commands and `qkv.load` need of every task: a trained model that answers."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, Self
 
 import torch
@@ -59,6 +59,21 @@ class Answerer(Protocol):
         Raises:
             DataError: the text has no tokens.
             ConfigError: the model has no attention.
+        """
+
+    def export_facts(self, to: str) -> Mapping[str, Any]:
+        """Return what another program must know of the model besides its weights and tokenizer.
+
+        Args:
+            to: one of `qkv.tasks.exporting.TARGETS`.
+
+        Returns:
+            Names and values for `about.json`: `longest`, the tokens of the longest text that it reads; `labels`, if it
+            has some; `longest_answer` and `alignment` of a translator: the tokens that an answer can have, and the
+            attention that aligns words.
+
+        Raises:
+            UnsupportedError: no program of that kind has such models.
         """
 
 

@@ -177,6 +177,10 @@ class Classifier:
         """
         return read_scene(self, self.tokenizer.encode(text)[:tokens], text)
 
+    def export_facts(self, to: str) -> dict[str, Any]:
+        """Return what `about.json` of an export says, see `qkv.tasks.task.Answerer`."""
+        return {"longest": self.longest, "labels": list(self.labels)}
+
     def _item(self, text: str, number: int) -> EncodedText:
         ids = tuple(self.tokenizer.encode(text))
         expect_length(Place(None, number, "text"), len(ids), self.longest, self.tokenizer)

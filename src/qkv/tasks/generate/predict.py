@@ -268,6 +268,10 @@ class Generator:
         """
         return read_scene(self, self.tokenizer.encode(text)[:tokens], text)
 
+    def export_facts(self, to: str) -> dict[str, Any]:
+        """Return what `about.json` of an export says, see `qkv.tasks.task.Answerer`."""
+        return {"longest": self.model.config.context, "labels": []}
+
     def _encode(self, prompt: str, long_prompt: LongPrompt) -> list[int]:
         expect_name(setting("long_prompt"), long_prompt, get_args(LongPrompt))
         ids = self.tokenizer.encode(prompt)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast, final, get_args
+from typing import Any, NoReturn, cast, final, get_args
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from qkv.data.batches import device_of
 from qkv.data.choices import Elements
 from qkv.data.pointing import Pointed, parse_pairs, read_elements
 from qkv.data.words import split_words
-from qkv.errors import CheckpointError, ConfigError, Place, setting
+from qkv.errors import CheckpointError, ConfigError, Place, UnsupportedError, setting
 from qkv.metrics.figure import Figure
 from qkv.models.pointer import END, PointerNetwork
 from qkv.recording.recorder import record
@@ -215,6 +215,15 @@ class ElementPointer:
             report_unknown([self.vocabulary.ids(item.elements) for item in items], 0, "elements")
         positions, figures = self.evaluate(items, files.beam)
         return Scored(figures, (" ".join(map(str, row)) for row in positions))
+
+    def export_facts(self, to: str) -> NoReturn:
+        """Refuse: other programs have no input for a pointer network.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        hint = "Use qkv.load(RUN) in Python, or the model's own command."
+        raise UnsupportedError(setting("to"), "a model that reads text and writes scores", "a pointer network", hint)
 
     def scene(self, text: str, tokens: int | None = None) -> Scene:
         """Point at the elements of a line, and return what the model attends to, for the viewer.

@@ -3,14 +3,24 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast, final, get_args
+from typing import Any, NoReturn, cast, final, get_args
 
 import numpy as np
 import torch
 
 from qkv.data.choices import Decimal
 from qkv.data.table import FieldTable, parse_table, read_table
-from qkv.errors import CheckpointError, ConfigError, DataError, Place, brief, expect_name, quantity, setting
+from qkv.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    Place,
+    UnsupportedError,
+    brief,
+    expect_name,
+    quantity,
+    setting,
+)
 from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
 from qkv.recording.recorder import record
@@ -205,6 +215,15 @@ class Regressor:
             raise ConfigError(setting("data"), setting("data", "FILE"), "none", "A table with the columns of training.")
         predicted, figures = self.evaluate(read_table(Path(str(files.data))))
         return Scored(list(figures), (f"{number:.10g}" for number in predicted))
+
+    def export_facts(self, to: str) -> NoReturn:
+        """Refuse: other programs have no input for tables of numbers.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        hint = "Use qkv.load(RUN) in Python, or the model's own command."
+        raise UnsupportedError(setting("to"), "a model that reads text and writes scores", "a regression", hint)
 
     def scene(self, text: str, tokens: int | None = None) -> Scene:
         """Predict rows, and return which points they attend to, for the viewer.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -172,6 +172,10 @@ class Tagger:
         """
         ids, begins = encode_words(split_words(text), self.tokenizer)
         return read_scene(self, ids[:tokens], text, begins)
+
+    def export_facts(self, to: str) -> dict[str, Any]:
+        """Return what `about.json` of an export says, see `qkv.tasks.task.Answerer`."""
+        return {"longest": self.longest, "labels": list(self.labels)}
 
     def _tagging(self, words: Sequence[str], item: EncodedText, scores: Tensor, attention: bool) -> Tagging:
         best = scores.double().softmax(-1).max(-1)

@@ -19,7 +19,7 @@ from qkv.data.word_table import WordTable
 from qkv.decode.agreement import Agreement, reversed_hypothesis
 from qkv.decode.protocol import Hypothesis
 from qkv.decode.sampling import RowKeys
-from qkv.errors import CheckpointError, ConfigError, Place, setting
+from qkv.errors import CheckpointError, ConfigError, Place, UnsupportedError, setting
 from qkv.linalg.session import DecodingSession
 from qkv.metrics.translation import WMT, BleuTokenizer
 from qkv.models.copying import CopyingTranslator
@@ -348,6 +348,22 @@ class Translator:
         if self.right_to_left[0]:
             weights_TS = torch.cat([weights_TS[:-1].flip(0), weights_TS[-1:]])
         return weights_TS[:, : len(source)].float().cpu()
+
+    def export_facts(self, to: str) -> dict[str, Any]:
+        """Return what `about.json` of an export says, see `qkv.tasks.task.Answerer`.
+
+        Raises:
+            UnsupportedError: the program reads one source, and the model has separate features.
+        """
+        if to != "transformers" and self.table is not None and self.table.features == "separate":
+            hint = f"Train with {setting('features', 'front')}."
+            raise UnsupportedError(setting("to"), "a model with one source", "separate features", hint)
+        facts: dict[str, Any] = {"longest": self.longest, "labels": []}
+        facts["longest_answer"] = int(self.limit(torch.tensor(self.longest, device="cpu")))
+        if self.model.alignment_layer is not None:
+            reading = self.reading
+            facts["alignment"] = {"layer": reading.layer, "head": reading.head, "when": reading.when}
+        return facts
 
     def score_files(self, files: TranslateEvaluation) -> Scored:
         """Score the model on files, with the code of its training.

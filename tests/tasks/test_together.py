@@ -79,6 +79,25 @@ def test_no_other_machine_reaches_the_processes() -> None:
         socket.create_connection(("127.0.0.2", port), timeout=10)
 
 
+ORPHAN = """
+import sys
+from datetime import timedelta
+from qkv.tasks import launch
+launch._CONNECTING = timedelta(seconds=1)
+launch._run(0, 1, 2, int(sys.argv[1]), 1, print)
+"""
+
+
+def test_a_process_ends_whose_first_one_was_killed_before_they_met() -> None:
+    """PyTorch's store tries to connect for five minutes; a test that hangs so long has failed."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    done = subprocess.run(
+        [sys.executable, "-c", ORPHAN, str(port)], check=False, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 1, done.stderr
+
+
 def trained(out: Path, count: int | None = 2, data: Any = PAIRS, *callbacks: Callable[[Event], object]) -> Outcome:
     given = {**TINY, "data": data, "callbacks": callbacks, "processes": count}
     return qkv.train("translate", out=out, quiet=True, **given).outcome

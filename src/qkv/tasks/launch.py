@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from datetime import timedelta
 from itertools import count
 from numbers import Integral, Real
 from pathlib import Path
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _HERE = "127.0.0.1"
 _NUMBERS = count()
 """Numbers the trainings of this process that `torchrun` started: each one connects separately."""
+_CONNECTING = timedelta(seconds=20)
+"""How long a process tries to reach the one that started it, which listens: it may have been killed meanwhile."""
 _LAST = 10.0
 """Seconds in which a process ends after its training has."""
 _MOMENT = 1.0
@@ -253,8 +256,8 @@ def _run(_: int, rank: int, size: int, port: int, threads: int, work: Callable[[
 
     leave_terminal()  # Ctrl-C reaches the first process alone, which tells the others
     torch.set_num_threads(threads)
-    store = _store_of_training(TCPStore(_HERE, port, size, is_master=False), 0)
     try:
+        store = _store_of_training(TCPStore(_HERE, port, size, is_master=False, timeout=_CONNECTING), 0)
         with joined(Processes(rank, size, store, _HERE)):
             work()
     except QkvError:

@@ -16,7 +16,7 @@ from typing import Any
 
 PACKAGE = "/qkv/"
 JOBS = ("translate", "train", "load")
-PAIRS = [("ein Hund", "a dog"), ("eine Katze", "a cat")] * 20
+PAIRS = [(f"{a} {b}", f"{b} {a}") for a in "abcdefgh" for b in "abcdefgh"]
 SMALL: dict[str, Any] = {"steps": 2, "model": "gru", "width": 8, "tokenizer": "word", "minimum": 1, "holdout": 4}
 
 

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from benchmarks.kept import processor
 
 from qkv.cli.main import set_defaults
+from qkv.tasks.run import train_run
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results" / "training_memory.json"
@@ -46,7 +47,7 @@ def measure(data: Path, steps: int, precision: Literal["float32", "bfloat16"]) -
 
     from qkv.linalg.heap import GrowthLimit
     from qkv.settings import merge, read_toml
-    from qkv.tasks.translate.recipe import ENSEMBLES
+    from qkv.tasks.translate.recipe import RECIPE
     from qkv.training import trainer
     from qkv.training.precision import computing
 
@@ -83,9 +84,9 @@ def measure(data: Path, steps: int, precision: Literal["float32", "bfloat16"]) -
         "data": {name: str(data / file) for name, file in _FILES.items()},
         "training": {"steps": steps, "validate_every": steps, "precision": precision},
     }
-    settings = ENSEMBLES.load_settings(merge(read_toml(CONFIG), given))
+    settings = RECIPE.load_settings(merge(read_toml(CONFIG), given))
     with tempfile.TemporaryDirectory() as folder:
-        ENSEMBLES.train(settings, Path(folder) / "run")
+        train_run(RECIPE, settings, Path(folder) / "run")
     row |= {"capacity": os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"], "threads": torch.get_num_threads()}
     return {name: round(value) if isinstance(value, float) else value for name, value in row.items()}
 

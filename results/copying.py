@@ -13,6 +13,7 @@ import torch
 from qkv.data.corpus import Pair
 from qkv.metrics.matches import exact_match
 from qkv.tasks.drawing import alignments
+from qkv.tasks.run import train_run
 from qkv.tasks.translate.decoding import Decoding
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.recipe import RECIPE
@@ -81,7 +82,7 @@ def one_model(
     training["validate_every"] = own["steps"]
     tables = {"data": files, "tokenizer": settings["tokenizer"], "model": own["model"], "training": training}
     if retrain:
-        RECIPE.train(RECIPE.load_settings(tables), run / name)
+        train_run(RECIPE, RECIPE.load_settings(tables), run / name)
     translator = Translator.load(run / name)
     sources, targets = [pair.source for pair in test], [pair.target for pair in test]
     exact = {}

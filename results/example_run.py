@@ -20,6 +20,7 @@ from qkv.checkpoint.rotation import locate
 from qkv.data.phrases import generate
 from qkv.data.tokenizer import Tokenizer
 from qkv.tasks.example_run import FOLDER
+from qkv.tasks.run import train_run
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.recipe import RECIPE, TranslationSettings
 
@@ -31,7 +32,7 @@ def main(folder: Path = FOLDER, steps: int = STEPS) -> None:
     """Train, and keep the best checkpoint without the trainer's state."""
     with TemporaryDirectory() as place:
         run = Path(place, "run")
-        outcome = RECIPE.train(settings_of(Path(place), steps), run)
+        outcome = train_run(RECIPE, settings_of(Path(place), steps), run)
         if outcome.exit_code:
             raise SystemExit(outcome.exit_code)
         best = load(locate(run), trainer=False)

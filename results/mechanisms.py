@@ -29,6 +29,7 @@ from qkv.metrics.matches import exact_match
 from qkv.nn.mechanism import MechanismConfig
 from qkv.normalizers.catalog import NORMALIZERS
 from qkv.scores.catalog import SCORES
+from qkv.tasks.run import train_run
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.recipe import RECIPE
 from results.reverse import generate
@@ -242,7 +243,7 @@ def one_training(cell: Cell, seed: int, tables: Figures) -> Figures | None:
         )
         start = time.process_time()
         try:
-            outcome = RECIPE.train(settings, folder / "run")
+            outcome = train_run(RECIPE, settings, folder / "run")
         except TrainingError as error:
             return {"exact": 0.0, "letters": 0.0, "stopped": str(error), **_since(start)}
         used = _since(start)

@@ -23,6 +23,7 @@ from qkv.data.phrases import generate
 from qkv.metrics.alignment import Links, alignment_error_rate, parse_links
 from qkv.metrics.ibm_model_1 import ExpectedLinks
 from qkv.tasks.example_run import FOLDER as EXAMPLE
+from qkv.tasks.run import train_run
 from qkv.tasks.translate.aligner import Aligner
 from qkv.tasks.translate.alignment_reading import AlignmentReading
 from qkv.tasks.translate.predict import Translator
@@ -143,7 +144,7 @@ def train(model: Model, texts: Sequence[Text], folder: Path) -> Path:
         }
     )
     run = folder / f"{model.layers}-{model.norm}"
-    if RECIPE.train(settings, run).exit_code:
+    if train_run(RECIPE, settings, run).exit_code:
         raise SystemExit(1)
     return run
 

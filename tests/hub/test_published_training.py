@@ -14,6 +14,7 @@ from qkv.errors import CheckpointError, ConfigError
 from qkv.settings import merge
 from qkv.tasks.generate import recipe as generate
 from qkv.tasks.origin import open_origin, origin_tables
+from qkv.tasks.run import train_run
 from qkv.tasks.translate import recipe as translate
 
 HERE = Path(__file__).parent / "families"
@@ -52,7 +53,7 @@ def test_training_goes_on_from_a_folder(name: str, tmp_path: Path) -> None:
     recipe, origin, tables = tables_of(name, tmp_path)
     settings = recipe.load_settings(tables)
     assert recipe.load_settings(recipe.show_settings(settings)) == settings
-    recipe.train(settings, tmp_path / "run", origin=origin)
+    train_run(recipe, settings, tmp_path / "run", origin=origin)
     before, after = qkv.load(HERE / name), qkv.load(tmp_path / "run")
     assert after.tokenizer.to_json() == before.tokenizer.to_json()
     for one, two in zip(before.model.parameters(), after.model.parameters(), strict=True):
@@ -88,7 +89,7 @@ def test_a_folder_of_another_task_is_refused() -> None:
 def test_settings_that_are_none(model: dict[str, Any], tmp_path: Path) -> None:
     recipe, _, tables = tables_of("llama", tmp_path)
     with pytest.raises(ConfigError, match="model"):
-        recipe.train(recipe.load_settings(merge(tables, {"model": model})), tmp_path / "run")
+        train_run(recipe, recipe.load_settings(merge(tables, {"model": model})), tmp_path / "run")
 
 
 def test_two_copies_of_a_folder_are_the_same_origin(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from qkv.settings import defaults_of
 from qkv.tasks.classify import recipe as classify
 from qkv.tasks.generate import recipe as generate
 from qkv.tasks.point import recipe as point
-from qkv.tasks.recipe import Recipe, first_objective
+from qkv.tasks.recipe import Recipe
+from qkv.tasks.run import first_objective
 from qkv.tasks.tag import recipe as tag
 from qkv.tasks.translate import recipe as translate
 

@@ -12,6 +12,7 @@ from qkv.settings import to_toml
 from qkv.tasks.classify import recipe as classify
 from qkv.tasks.generate import recipe as generate
 from qkv.tasks.point import recipe as point
+from qkv.tasks.run import train_run
 from qkv.tasks.tag import recipe as tag
 from qkv.tasks.translate import recipe as translate
 from qkv.training.events import Outcome
@@ -58,7 +59,7 @@ class Family:
     def train(self, data: Path, out: Path, **changes: Any) -> Outcome:
         recipe = _recipe(self.task)
         settings = recipe.load_settings(self.tables(data, **changes))
-        return recipe.train(settings, out, "cpu", tensorboard=False, origin=None)
+        return train_run(recipe, settings, out, "cpu", tensorboard=False, origin=None)
 
     def command(self, data: Path, out: Path, **changes: Any) -> list[str]:
         config = out.with_suffix(".toml")

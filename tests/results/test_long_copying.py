@@ -9,6 +9,7 @@ from results.long_copying import LONGEST, MECHANISMS, TIMES, section, strings
 from results.transduction_data import write
 
 from qkv.data.corpus import read_tsv
+from qkv.tasks.run import train_run
 from qkv.tasks.translate.recipe import RECIPE
 from results import long_copying
 
@@ -29,7 +30,7 @@ def test_each_mechanism_trains_from_its_flags_and_is_scored(flags: tuple[str, st
         "model": {"kind": "gru", "embedding": 8, "hidden": 8, "attention": 8, name.strip("-"): value},
         "training": {"steps": 2, "tokens": 256, "validate_every": 2, "warmup": 1},
     }
-    RECIPE.train(RECIPE.load_settings(tables), tmp_path / "run")
+    train_run(RECIPE, RECIPE.load_settings(tables), tmp_path / "run")
     found = long_copying.score(tmp_path / "run", {"short": read_tsv(tmp_path / "train.tsv")[:5]})
     assert set(found["short"]) == {"exact", "letter_errors"}
     assert torch.tensor(list(found["short"].values())).isfinite().all()

@@ -22,6 +22,7 @@ from qkv.metrics.alignment import alignment_error_rate, parse_alignments
 from qkv.metrics.figure import Figure
 from qkv.metrics.ibm_model_1 import ExpectedLinks
 from qkv.tasks.align.file_aligner import Aligned, FileAligner, SentenceFiles
+from qkv.tasks.run import train_run
 from qkv.tasks.translate.aligner import NO_WORD, Aligner, join, likeliest, mutual, words_of_tokens
 from qkv.tasks.translate.alignment_reading import AGREEMENT, AlignmentReading, stored_reading
 from qkv.tasks.translate.predict import Translator
@@ -76,7 +77,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "model": {"kind": "gru", "embedding": 24, "hidden": 32, "attention": 24, "dropout": 0.0},
         "training": {"steps": 90, "tokens": 512, "learning_rate": 0.01, "warmup": 20, "validate_every": 90},
     }
-    assert RECIPE.train(RECIPE.load_settings(tables), folder / "run").exit_code == 0
+    assert train_run(RECIPE, RECIPE.load_settings(tables), folder / "run").exit_code == 0
     return folder / "run"
 
 

@@ -9,6 +9,7 @@ from qkv.data.corpus import Pair
 from qkv.data.open_vocabulary import decode_open, encode_source, encode_target, pieces_open
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError
+from qkv.tasks.run import train_run
 from qkv.tasks.translate.decoding import Decoding
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.recipe import RECIPE
@@ -40,7 +41,7 @@ def _trained(folder: Path, kind: str, copy: str, steps: int, count: int) -> tupl
             "label_smoothing": 0.0,
         },
     }
-    outcome = RECIPE.train(RECIPE.load_settings(tables), folder / "run")
+    outcome = train_run(RECIPE, RECIPE.load_settings(tables), folder / "run")
     assert outcome.exit_code == 0
     return Translator.load(folder / "run"), sets.test
 

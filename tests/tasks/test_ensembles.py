@@ -12,10 +12,11 @@ from qkv.checkpoint.rotation import latest_complete
 from qkv.errors import CheckpointError, ConfigError
 from qkv.tasks.evaluation import evaluate
 from qkv.tasks.load import load as load_any
+from qkv.tasks.run import train_run
 from qkv.tasks.translate.decoding import Decoding
 from qkv.tasks.translate.members import members_of, write_members
 from qkv.tasks.translate.predict import Translator
-from qkv.tasks.translate.recipe import ENSEMBLES, RECIPE
+from qkv.tasks.translate.recipe import RECIPE
 from qkv.tasks.translate.settings import MemberSettings, TranslateEvaluation
 
 LETTERS = "abcdef"
@@ -42,7 +43,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def folder(data: Path) -> Path:
     out = data.parent / "run"
-    ENSEMBLES.train(ENSEMBLES.load_settings(tables(data)), out)
+    train_run(RECIPE, RECIPE.load_settings(tables(data)), out)
     return out
 
 
@@ -62,19 +63,19 @@ def test_each_member_has_a_seed_and_a_direction_and_all_have_the_same_pairs(fold
 
 def test_the_same_command_again_changes_nothing_and_another_is_refused(folder: Path, data: Path) -> None:
     before = {path: path.read_bytes() for path in folder.rglob("*.safetensors")}
-    assert ENSEMBLES.train(ENSEMBLES.load_settings(tables(data)), folder).reason == "finished"
+    assert train_run(RECIPE, RECIPE.load_settings(tables(data)), folder).reason == "finished"
     assert {path: path.read_bytes() for path in folder.rglob("*.safetensors")} == before
     with pytest.raises(CheckpointError, match="expected an ensemble of 2; got an ensemble of other members"):
-        ENSEMBLES.train(ENSEMBLES.load_settings(tables(data, models=2)), folder)
+        train_run(RECIPE, RECIPE.load_settings(tables(data, models=2)), folder)
     with pytest.raises(CheckpointError, match="expected the folder of a single run; got an ensemble"):
-        ENSEMBLES.train(ENSEMBLES.load_settings(tables(data, models=1, both=False)), folder)
+        train_run(RECIPE, RECIPE.load_settings(tables(data, models=1, both=False)), folder)
 
 
 def test_an_interrupted_ensemble_goes_on_where_it_stopped(folder: Path, data: Path, tmp_path: Path) -> None:
     write_members(tmp_path / "run", NAMES)
-    alone = ENSEMBLES.load_settings({**tables(data), "ensemble": {}})
-    RECIPE.train(alone.one, tmp_path / "run" / NAMES[0])  # as if stopped after the first member
-    ENSEMBLES.train(ENSEMBLES.load_settings(tables(data)), tmp_path / "run")
+    alone = RECIPE.load_settings({**tables(data), "ensemble": {}})
+    train_run(RECIPE, alone, tmp_path / "run" / NAMES[0])  # as if stopped after the first member
+    train_run(RECIPE, RECIPE.load_settings(tables(data)), tmp_path / "run")
     for ours, theirs in zip(members_of(tmp_path / "run"), members_of(folder), strict=True):
         ours_best, theirs_best = (latest_complete(run, lambda text: None) for run in (ours, theirs))
         assert ours_best is not None

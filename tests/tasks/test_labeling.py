@@ -15,6 +15,7 @@ from qkv.tasks.classify.recipe import RECIPE as CLASSIFY
 from qkv.tasks.classify.settings import ClassifyEvaluation, ClassifyFiles
 from qkv.tasks.evaluation import evaluate
 from qkv.tasks.load import load
+from qkv.tasks.run import train_run
 from qkv.tasks.settings import TokenizerSettings
 from qkv.tasks.tag.predict import Tagger
 from qkv.tasks.tag.recipe import RECIPE as TAG
@@ -56,7 +57,7 @@ def _numbers(path: Path, count: int = 80, seed: int = 0) -> Path:
 def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("films")
     tables = {"data": {"data": _films(folder / "films.tsv")}, "model": _MODEL, "training": _TRAINING}
-    CLASSIFY.train(CLASSIFY.load_settings(tables), folder / "run")
+    train_run(CLASSIFY, CLASSIFY.load_settings(tables), folder / "run")
     return folder / "run"
 
 
@@ -66,7 +67,7 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = {**_MODEL, "encoder": "gru"}
     tables = {"data": {"data": _numbers(folder / "n.conll")}, "model": model, "training": _TRAINING}
     tables["tokenizer"] = {"kind": "char"}
-    TAG.train(TAG.load_settings(tables), folder / "run")
+    train_run(TAG, TAG.load_settings(tables), folder / "run")
     return folder / "run"
 
 
@@ -86,11 +87,11 @@ def test_a_wide_part_tells_words_that_training_never_saw_by_their_runs(tmp_path:
     (tmp_path / "films.tsv").write_text("".join(rows), encoding="utf-8")
     files = {"data": tmp_path / "films.tsv", "valid_data": tmp_path / "films.tsv"}
     tables = {"data": files, "training": _TRAINING, "tokenizer": {"lowercase": True}}
-    CLASSIFY.train(CLASSIFY.load_settings({**tables, "model": {**_MODEL, "wide": 4096}}), tmp_path / "wide")
+    train_run(CLASSIFY, CLASSIFY.load_settings({**tables, "model": {**_MODEL, "wide": 4096}}), tmp_path / "wide")
     found = Classifier.load(tmp_path / "wide").classify_fully(["dullx", "finex", "Dullness"], attention=True)
     assert [each.label for each in found] == ["bad", "good", "bad"]
     with pytest.raises(DataError, match="16 unknown ones of 16"):
-        CLASSIFY.train(CLASSIFY.load_settings({**tables, "model": _MODEL}), tmp_path / "narrow")
+        train_run(CLASSIFY, CLASSIFY.load_settings({**tables, "model": _MODEL}), tmp_path / "narrow")
 
 
 def test_tagging_has_no_wide_part() -> None:
@@ -197,11 +198,11 @@ def test_bad_settings_are_named(tables: dict, message: str) -> None:  # type: ig
 
 def test_files_and_folder_must_be_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        TAG.train(TAG.load_settings({}), tmp_path)
+        train_run(TAG, TAG.load_settings({}), tmp_path)
     assert "data" in caught.value.argument
     assert caught.value.got == "none"
     with pytest.raises(ConfigError, match="out: expected a folder for the run; got none"):
-        TAG.train(TAG.load_settings({}), None)
+        train_run(TAG, TAG.load_settings({}), None)
 
 
 def test_labels_are_judged_by_word_and_by_span() -> None:

@@ -19,6 +19,7 @@ from qkv.tasks.generate.predict import Generator
 from qkv.tasks.generate.recipe import RECIPE
 from qkv.tasks.generate.scoring import judge
 from qkv.tasks.origin import open_origin
+from qkv.tasks.run import train_run
 
 VERSE = "the cat sat on the mat and the dog ran to the cat.\n"
 MODEL = {"width": 32, "heads": 2, "feed_forward": 64, "layers": 1, "context": 16, "dropout": 0.0}
@@ -46,7 +47,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "verse"
-    assert RECIPE.train(RECIPE.load_settings(tables(text, 60)), out).exit_code == 0
+    assert train_run(RECIPE, RECIPE.load_settings(tables(text, 60)), out).exit_code == 0
     return out
 
 
@@ -188,7 +189,7 @@ def test_subwords_stream_whole_characters(tmp_path: Path) -> None:
     path.write_text("größer, größer, süßer – 猫が好き。\n" * 80, encoding="utf-8")
     given = tables(path, 12)
     given["tokenizer"] = {"kind": "bpe", "size": 300}
-    RECIPE.train(RECIPE.load_settings(given), tmp_path / "run")
+    train_run(RECIPE, RECIPE.load_settings(given), tmp_path / "run")
     generator = Generator.load(tmp_path / "run")
     pieces = list(generator.stream("größ", tokens=25, temperature=1.5, seed=2))
     assert "größ" + "".join(pieces) == generator.generate(["größ"], tokens=25, temperature=1.5, seed=2)[0]
@@ -201,9 +202,9 @@ def test_an_interrupted_run_goes_on_as_if_it_never_stopped(text: Path, run: Path
     given["training"] |= schedule
     whole = tables(text, 60)
     whole["training"] |= schedule
-    RECIPE.train(RECIPE.load_settings(given), tmp_path / "parts")
-    RECIPE.train(RECIPE.load_settings(whole), tmp_path / "parts")
-    RECIPE.train(RECIPE.load_settings(whole), tmp_path / "whole")
+    train_run(RECIPE, RECIPE.load_settings(given), tmp_path / "parts")
+    train_run(RECIPE, RECIPE.load_settings(whole), tmp_path / "parts")
+    train_run(RECIPE, RECIPE.load_settings(whole), tmp_path / "whole")
     weights = [(tmp_path / name / "step-00000060" / "model.safetensors").read_bytes() for name in ("parts", "whole")]
     assert weights[0] == weights[1]
 
@@ -217,21 +218,21 @@ def test_fine_tuning_begins_with_the_weights_and_the_tokenizer_of_the_start(
     assert origin is not None
     given = tables(other, 1)
     given["training"]["learning_rate"] = 1e-9
-    RECIPE.train(RECIPE.load_settings(given), tmp_path / "tuned", origin=origin)
+    train_run(RECIPE, RECIPE.load_settings(given), tmp_path / "tuned", origin=origin)
     tuned, start = Generator.load(tmp_path / "tuned"), Generator.load(run)
     assert tuned.tokenizer.to_json() == start.tokenizer.to_json()
     for one, two in zip(tuned.model.parameters(), start.model.parameters(), strict=True):
         torch.testing.assert_close(one, two, rtol=0, atol=1e-6)
     with pytest.raises(ConfigError, match="the configuration this run was started with; got from"):
-        RECIPE.train(RECIPE.load_settings(given), tmp_path / "tuned")
+        train_run(RECIPE, RECIPE.load_settings(given), tmp_path / "tuned")
 
 
 def test_a_start_that_does_not_fit_names_its_tensors(run: Path, text: Path, tmp_path: Path) -> None:
     origin = open_origin(run, "generate")
     with pytest.raises(CheckpointError, match=r"from: .*embed.weight of shape \(\d+, 32\) in place of \(\d+, 64\)"):
-        RECIPE.train(RECIPE.load_settings(tables(text, 1, width=64)), tmp_path / "wide", origin=origin)
+        train_run(RECIPE, RECIPE.load_settings(tables(text, 1, width=64)), tmp_path / "wide", origin=origin)
     with pytest.raises(CheckpointError, match=r"no blocks.1.self_attention.* and \d+ more"):
-        RECIPE.train(RECIPE.load_settings(tables(text, 1, layers=2)), tmp_path / "deep", origin=origin)
+        train_run(RECIPE, RECIPE.load_settings(tables(text, 1, layers=2)), tmp_path / "deep", origin=origin)
     with pytest.raises(CheckpointError, match="from: expected a run of the same task, translate"):
         open_origin(run, "translate")
 
@@ -245,7 +246,7 @@ def test_a_text_that_is_too_short_says_so(tmp_path: Path) -> None:
     path = tmp_path / "short.txt"
     path.write_text("abc\n" * 20, encoding="utf-8")
     with pytest.raises(DataError, match="more than 16 tokens, one window of the context; got 8"):
-        RECIPE.train(RECIPE.load_settings(tables(path, 1)), tmp_path / "out")
+        train_run(RECIPE, RECIPE.load_settings(tables(path, 1)), tmp_path / "out")
 
 
 def test_a_text_that_nothing_can_follow_is_an_error(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from tests.training.together import together
 
 from qkv.tasks.classify import recipe as classify
 from qkv.tasks.generate import recipe as generate
+from qkv.tasks.run import train_run
 from qkv.tasks.translate import recipe as translate
 
 WORDS = ["der", "die", "das", "hund", "katze", "ball", "rot", "alt", "klein", "sieht", "sucht", "haus"]
@@ -42,7 +43,7 @@ def test_processes_give_the_checkpoint_of_one(tmp_path: Path, name: str, steps: 
 
     def trained(size: int) -> str:
         settings = recipe.load_settings(tables)
-        return str(recipe.train(settings, tmp_path / f"run-{size}").digest)
+        return str(train_run(recipe, settings, tmp_path / f"run-{size}").digest)
 
     digests = [together(tmp_path, size, lambda _, n=size: trained(n))[0] for size in sizes]
     assert len(digests[0]) == 64

@@ -28,7 +28,7 @@ OF_TEXTS = {"pool", "wide"}
 
 def config_of(task: str, table: Mapping[str, Any]) -> Any:
     settings = recipe_of(task).load_settings({"model": dict(table)})
-    return (settings.one if task == "translate" else settings).model
+    return settings.model
 
 
 @pytest.mark.parametrize(("task", "table"), KINDS)

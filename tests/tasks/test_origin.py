@@ -14,6 +14,7 @@ from qkv.settings import merge
 from qkv.tasks.classify.recipe import RECIPE as CLASSIFY
 from qkv.tasks.load import load
 from qkv.tasks.origin import open_origin, origin_tables
+from qkv.tasks.run import train_run
 from qkv.tasks.translate.recipe import RECIPE
 from qkv.tasks.translate.settings import TRANSLATE
 
@@ -35,16 +36,16 @@ def labels(path: Path, names: str) -> dict[str, Any]:
 
 def test_a_translator_goes_on_from_another(tmp_path: Path) -> None:
     tables = translation(tmp_path / "pairs.tsv")
-    RECIPE.train(RECIPE.load_settings(tables), tmp_path / "first")
+    train_run(RECIPE, RECIPE.load_settings(tables), tmp_path / "first")
     origin = open_origin(tmp_path / "first", "translate")
     assert origin_tables(origin, TRANSLATE)["model"]["model"] == "gru"
     given = merge(origin_tables(origin, TRANSLATE), {"data": tables["data"], "training": {**STEADY, "seed": 5}})
-    RECIPE.train(RECIPE.load_settings(given), tmp_path / "second", origin=origin)
+    train_run(RECIPE, RECIPE.load_settings(given), tmp_path / "second", origin=origin)
     for one, two in zip(*(load(tmp_path / run).model.parameters() for run in ("first", "second")), strict=True):
         torch.testing.assert_close(one, two, rtol=0, atol=1e-6)
     wide = RECIPE.load_settings(merge(given, {"model": {"hidden": 16}}))
     with pytest.raises(CheckpointError, match=r"from: .* of shape .* in place of"):
-        RECIPE.train(wide, tmp_path / "wide", origin=origin)
+        train_run(RECIPE, wide, tmp_path / "wide", origin=origin)
     with pytest.raises(ConfigError) as raised:
         qkv.train("translate", data=tables["data"]["data"], out="new", start=tmp_path / "first", tokenizer="word")
     assert (raised.value.argument, raised.value.got) == ("tokenizer", "word")
@@ -52,15 +53,15 @@ def test_a_translator_goes_on_from_another(tmp_path: Path) -> None:
 
 def test_a_classifier_goes_on_from_one_with_the_same_labels(tmp_path: Path) -> None:
     tables = labels(tmp_path / "films.tsv", "ab")
-    CLASSIFY.train(CLASSIFY.load_settings(tables), tmp_path / "first", "cpu", tensorboard=False, origin=None)
+    train_run(CLASSIFY, CLASSIFY.load_settings(tables), tmp_path / "first", "cpu", tensorboard=False, origin=None)
     origin = open_origin(tmp_path / "first", "classify")
     given = CLASSIFY.load_settings(merge(tables, {"training": {"seed": 5}}))
-    CLASSIFY.train(given, tmp_path / "second", "cpu", tensorboard=False, origin=origin)
+    train_run(CLASSIFY, given, tmp_path / "second", "cpu", tensorboard=False, origin=origin)
     for one, two in zip(*(load(tmp_path / run).model.parameters() for run in ("first", "second")), strict=True):
         torch.testing.assert_close(one, two, rtol=0, atol=1e-6)
     other = CLASSIFY.load_settings(labels(tmp_path / "other.tsv", "abc"))
     with pytest.raises(CheckpointError, match="a run with the labels a, b, c; got a, b"):
-        CLASSIFY.train(other, tmp_path / "third", "cpu", tensorboard=False, origin=origin)
+        train_run(CLASSIFY, other, tmp_path / "third", "cpu", tensorboard=False, origin=origin)
 
 
 @pytest.mark.parametrize("name", ["README.txt", "notes.json", "old.model", "other.safetensors", "vocab.json"])

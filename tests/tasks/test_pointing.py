@@ -21,6 +21,7 @@ from qkv.tasks.point.objective import judge_positions, stack
 from qkv.tasks.point.predict import LAYER, ElementPointer
 from qkv.tasks.point.recipe import RECIPE
 from qkv.tasks.point.settings import PointEvaluation, PointFiles
+from qkv.tasks.run import train_run
 from qkv.tasks.runs import load_trained
 
 _TRAINING = {"steps": 150, "warmup": 10, "learning_rate": 0.02, "validate_every": 75, "tokens": 512}
@@ -59,7 +60,7 @@ def _words(path: Path, count: int = 200, seed: int = 0) -> Path:
 def largest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("largest")
     tables = {"data": {"data": _numbers(folder / "l.tsv")}, "model": _MODEL, "training": _TRAINING}
-    RECIPE.train(RECIPE.load_settings(tables), folder / "run")
+    train_run(RECIPE, RECIPE.load_settings(tables), folder / "run")
     return folder / "run"
 
 
@@ -68,7 +69,7 @@ def spans(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("spans")
     model = {**_SIZES, "encoder": "gru", "cell": "gru", "score": "squared_distance"}
     tables = {"data": {"data": _words(folder / "s.tsv")}, "model": model, "training": _TRAINING}
-    RECIPE.train(RECIPE.load_settings(tables), folder / "run")
+    train_run(RECIPE, RECIPE.load_settings(tables), folder / "run")
     return folder / "run"
 
 
@@ -124,7 +125,7 @@ def test_every_score_trains_with_every_encoder(encoder: str, score: str, tmp_pat
     data = {"data": _numbers(tmp_path / "l.tsv", count=40)}
     settings = RECIPE.load_settings({"data": data, "model": model, "training": {"steps": 3, "warmup": 1}})
     lines = read_lines(settings.data, True, 0)
-    RECIPE.train(settings, tmp_path / "run")
+    train_run(RECIPE, settings, tmp_path / "run")
     loaded = load(tmp_path / "run").model
     batch = stack(lines.train[:4], None, torch.device("cpu"))
     with record(loaded) as trace:
@@ -138,11 +139,11 @@ def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
     data = {"data": _words(tmp_path / "s.tsv", count=60)}
     training = {**_TRAINING, "steps": 6, "validate_every": 3, "tokens": 128}
     settings = RECIPE.load_settings({"data": data, "model": {**_MODEL, "dropout": 0.1}, "training": training})
-    RECIPE.train(settings, tmp_path / "run")
+    train_run(RECIPE, settings, tmp_path / "run")
     whole = load_checkpoint(tmp_path / "run" / "step-00000006").model
     shutil.rmtree(tmp_path / "run" / "step-00000006")
     mark_best(tmp_path / "run", 3)
-    RECIPE.train(settings, tmp_path / "run")
+    train_run(RECIPE, settings, tmp_path / "run")
     again = load_checkpoint(tmp_path / "run" / "step-00000006").model
     assert all(torch.equal(tensor, again[name]) for name, tensor in whole.items())
 
@@ -153,7 +154,7 @@ def test_a_run_starts_from_another_with_its_words(spans: Path, tmp_path: Path) -
     settings = RECIPE.load_settings(
         {"data": data, "model": model, "training": {**_TRAINING, "steps": 1, "learning_rate": 1e-9}}
     )
-    RECIPE.train(settings, tmp_path / "run", origin=open_origin(spans, "point"))
+    train_run(RECIPE, settings, tmp_path / "run", origin=open_origin(spans, "point"))
     lines = ["a ( b ) c", "( d )"]
     assert load(tmp_path / "run").point(lines) == load(spans).point(lines)
 
@@ -178,7 +179,7 @@ def test_an_element_twice_needs_repeats(tmp_path: Path) -> None:
     settings = RECIPE.load_settings(
         {"data": {"data": path}, "model": {**_MODEL, "once": False}, "training": {"steps": 2, "warmup": 1}}
     )
-    RECIPE.train(settings, tmp_path / "run")
+    train_run(RECIPE, settings, tmp_path / "run")
     (found,) = load(tmp_path / "run").point_fully(["3 4"])
     assert len(found.positions) <= 2, "the longest answer of training"
 

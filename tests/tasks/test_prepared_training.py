@@ -29,6 +29,7 @@ from qkv.tasks.corpora.pairs import PreparedPairs
 from qkv.tasks.corpora.prepared import PreparedCorpus
 from qkv.tasks.corpora.text import PreparedText, WindowBatches
 from qkv.tasks.generate import recipe as generate
+from qkv.tasks.run import train_run
 from qkv.tasks.translate import recipe as translate
 from qkv.training.batches import batches_of, expect_same_batches
 from qkv.training.settings import Settings
@@ -62,7 +63,7 @@ def tables(task: str, corpus: Path, **training: Any) -> dict[str, Any]:
 
 def trained(task: str, out: Path, given: dict[str, Any]) -> str:
     recipe = RECIPES[task]
-    return str(recipe.train(recipe.load_settings(given), out).digest)
+    return str(train_run(recipe, recipe.load_settings(given), out).digest)
 
 
 @pytest.mark.parametrize("task", fast(RECIPES, "translate"))

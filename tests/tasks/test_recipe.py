@@ -12,6 +12,7 @@ from qkv.tasks.origin import open_origin
 from qkv.tasks.point import recipe as point
 from qkv.tasks.recipe import Recipe
 from qkv.tasks.regress import recipe as regress
+from qkv.tasks.run import train_run
 from qkv.tasks.run_folder import OLDER_DEFAULTS
 from qkv.tasks.tag import recipe as tag
 from qkv.tasks.translate import recipe as translate
@@ -134,9 +135,9 @@ def test_epochs_are_passes_over_the_data(tmp_path: Path) -> None:
     recipe = RECIPES["classify"]
     settings = recipe.load_settings(tables)
     assert recipe.load_settings(recipe.show_settings(settings)) == settings
-    outcome = recipe.train(settings, tmp_path / "run")
+    outcome = train_run(recipe, settings, tmp_path / "run")
     assert outcome.step == 3 * -(-50 // 8)
-    assert recipe.train(settings, tmp_path / "run").step == outcome.step, "it is finished"
+    assert train_run(recipe, settings, tmp_path / "run").step == outcome.step, "it is finished"
 
 
 def test_epochs_and_batch_sizes_of_a_task_without_a_tokenizer(tmp_path: Path) -> None:
@@ -150,7 +151,7 @@ def test_epochs_and_batch_sizes_of_a_task_without_a_tokenizer(tmp_path: Path) ->
     recipe = RECIPES["point"]
     settings = recipe.load_settings(tables)
     assert recipe.load_settings(recipe.show_settings(settings)) == settings
-    assert recipe.train(settings, tmp_path / "run").step == 2 * -(-50 // 8)
+    assert train_run(recipe, settings, tmp_path / "run").step == 2 * -(-50 // 8)
 
 
 @pytest.mark.parametrize(("task", "lacks"), [("point", ["tokenizer"]), ("regress", ["tokenizer", "training"])])
@@ -167,11 +168,11 @@ def test_a_model_that_is_fitted_at_once_starts_from_no_other(tmp_path: Path) -> 
     recipe = RECIPES["regress"]
     tables = {"data": {"data": tmp_path / "t.csv", "x": ["x"], "y": "y"}, "model": {"bandwidth": 1.5}}
     settings = recipe.load_settings(tables)
-    first = recipe.train(settings, tmp_path / "run")
+    first = train_run(recipe, settings, tmp_path / "run")
     assert first.exit_code == 0
     assert first.best == first.figures[0]
     with pytest.raises(ConfigError, match="from: expected none for regress"):
-        recipe.train(settings, tmp_path / "other", origin=open_origin(tmp_path / "run", "regress"))
+        train_run(recipe, settings, tmp_path / "other", origin=open_origin(tmp_path / "run", "regress"))
 
 
 @pytest.mark.parametrize("task", RECIPES)
@@ -179,6 +180,6 @@ def test_a_folder_with_something_else_is_refused_before_any_text_is_read(task: s
     (tmp_path / "thesis.tex").write_text("x")
     recipe = RECIPES[task]
     with pytest.raises(CheckpointError) as refused:
-        recipe.train(recipe.load_settings({}), tmp_path)
+        train_run(recipe, recipe.load_settings({}), tmp_path)
     assert "thesis.tex" in refused.value.got
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]

@@ -19,6 +19,7 @@ from qkv.tasks.regress.picture import save_picture
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.regress.recipe import RECIPE
 from qkv.tasks.regress.settings import RegressEvaluation
+from qkv.tasks.run import train_run
 
 
 def _table(path: Path, count: int = 40) -> tuple[Path, np.ndarray]:
@@ -35,7 +36,7 @@ def rents(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
     folder = tmp_path_factory.mktemp("rents")
     path, numbers = _table(folder / "rents.csv")
     data = {"data": path, "x": ["age", "area"], "y": "rent"}
-    RECIPE.train(RECIPE.load_settings({"data": data, "model": {"kernel": "epanechnikov"}}), folder / "run")
+    train_run(RECIPE, RECIPE.load_settings({"data": data, "model": {"kernel": "epanechnikov"}}), folder / "run")
     return folder / "run", numbers
 
 
@@ -62,7 +63,7 @@ def test_copies_of_rows_are_reported(
     path, _ = _table(tmp_path / "rents.csv")
     header, *rows = path.read_text().splitlines()
     path.write_text("\n".join([header, *rows, *(rows * 2)[:copies]]) + "\n")
-    RECIPE.train(RECIPE.load_settings({"data": {"data": path, "x": ["age"], "y": "rent"}}), tmp_path / "run")
+    train_run(RECIPE, RECIPE.load_settings({"data": {"data": path, "x": ["age"], "y": "rent"}}), tmp_path / "run")
     said = [line for line in capsys.readouterr().err.splitlines() if "leave-one-out predicts a row" in line]
     assert [f"{path}: {copies:,} of {40 + copies:,} rows" in line for line in said] == [True] * told
 
@@ -74,7 +75,9 @@ def test_a_column_of_one_number_is_reported(column: str, tmp_path: Path, capsys:
     index = header.index(column)
     lines = [header, *([*row[:index], "7", *row[index + 1 :]] for row in rows)]
     path.write_text("".join(",".join(line) + "\n" for line in lines))
-    RECIPE.train(RECIPE.load_settings({"data": {"data": path, "x": ["age", "area"], "y": "rent"}}), tmp_path / "run")
+    train_run(
+        RECIPE, RECIPE.load_settings({"data": {"data": path, "x": ["age", "area"], "y": "rent"}}), tmp_path / "run"
+    )
     said = [line for line in capsys.readouterr().err.splitlines() if "nothing can be learned" in line]
     assert len(said) == 1
     assert f'{path}: column "{column}" is 7 in each of {len(rows)} rows' in said[0]
@@ -98,7 +101,7 @@ def test_numbers_that_mislead_a_fit_are_reported(
 ) -> None:
     path = tmp_path / "t.csv"
     path.write_text("a,b\n" + "".join(f"{number},{n}\n" for n, number in enumerate(numbers)))
-    RECIPE.train(RECIPE.load_settings({"data": {"data": path, "x": ["a"], "y": "b"}}), tmp_path / "run")
+    train_run(RECIPE, RECIPE.load_settings({"data": {"data": path, "x": ["a"], "y": "b"}}), tmp_path / "run")
     said = [line for line in capsys.readouterr().err.splitlines() if "column" in line]
     assert [f'{path}: column "a" {words}' in line for line in said] == [True] * (words is not None), said
 
@@ -114,11 +117,11 @@ def test_the_stored_figures_are_of_leave_one_out_predictions(rents: tuple[Path, 
 def test_fitting_again_changes_nothing_and_other_data_are_refused(tmp_path: Path) -> None:
     path, _ = _table(tmp_path / "r.csv")
     tables = {"data": {"data": path, "x": ["age"], "y": "rent"}, "model": {"bandwidth": 0.5}}
-    digests = {RECIPE.train(RECIPE.load_settings(tables), tmp_path / "run").digest for _ in range(2)}
+    digests = {train_run(RECIPE, RECIPE.load_settings(tables), tmp_path / "run").digest for _ in range(2)}
     assert len(digests) == 1
     tables["model"] = {"bandwidth": 0.6}
     with pytest.raises(ConfigError, match=r"model\.bandwidth 0\.6 \(it was 0\.5\)"):
-        RECIPE.train(RECIPE.load_settings(tables), tmp_path / "run")
+        train_run(RECIPE, RECIPE.load_settings(tables), tmp_path / "run")
 
 
 def test_a_table_is_scored_with_or_without_names(rents: tuple[Path, np.ndarray], tmp_path: Path) -> None:
@@ -197,7 +200,7 @@ def test_points_without_a_prediction_are_left_out_of_the_figures_and_counted(tmp
     with path.open("a") as file:
         file.write("1000,3,7\n")
     tables = {"data": {"data": path, "x": ["age"], "y": "rent"}, "model": {"kernel": "boxcar", "beyond": "nan"}}
-    outcome = RECIPE.train(RECIPE.load_settings(tables), tmp_path / "run")
+    outcome = train_run(RECIPE, RECIPE.load_settings(tables), tmp_path / "run")
     figures = {figure.name: figure for figure in outcome.figures}
     assert figures["rmse"].signature == "leave-one-out, 40 of 41 points"
     assert 0 < figures["rmse"].value < 1

@@ -11,6 +11,7 @@ import pytest
 from qkv.errors import ConfigError, QkvError
 from qkv.settings import build, check_tables, choices_of, hints_of, options_of, read_toml
 from qkv.tasks.catalog import TASKS, recipe_of
+from qkv.tasks.run import train_run
 from qkv.tasks.translate import recipe as training
 
 
@@ -125,7 +126,7 @@ def test_a_long_value_is_not_quoted_whole(tmp_path, text):
     (tmp_path / "long.toml").write_text(text)
     recipe = training.RECIPE
     with pytest.raises(QkvError) as raised:
-        recipe.train(recipe.load_settings(read_toml(tmp_path / "long.toml")), tmp_path / "run")
+        train_run(recipe, recipe.load_settings(read_toml(tmp_path / "long.toml")), tmp_path / "run")
     assert len(str(raised.value)) < 5000
 
 
@@ -168,8 +169,8 @@ def _hint(table: type, name: str, item: object) -> str:
 def test_the_learning_rate_follows_the_kind_of_model(task: str, kind: str, rate: float) -> None:
     recipe: Any = recipe_of(task)
     settings = recipe.load_settings({"model": {"model": kind}})
-    training = settings.one.training if task == "translate" else settings.training
+    training = settings.training
     assert training.learning_rate == rate
     assert f"{kind if rate == 0.003 else 'others'} {rate:g}" in recipe.settings.help_of("learning_rate")
     own = recipe.load_settings({"model": {"model": kind}, "training": {"learning_rate": 0.5}})
-    assert (own.one if task == "translate" else own).training.learning_rate == 0.5
+    assert own.training.learning_rate == 0.5

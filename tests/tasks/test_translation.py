@@ -15,6 +15,7 @@ from qkv.metrics.translation import bleu
 from qkv.tasks.drawing import alignments
 from qkv.tasks.evaluation import evaluate
 from qkv.tasks.load import load
+from qkv.tasks.run import train_run
 from qkv.tasks.translate.data import learn_tokenizers
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.recipe import RECIPE
@@ -52,7 +53,7 @@ STEPS = {"gru": 100, "transformer": 40}
 @pytest.fixture(scope="module", params=sorted(MODELS))
 def run(request: pytest.FixtureRequest, files: TranslateFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / request.param
-    outcome = RECIPE.train(RECIPE.load_settings(tables(files, request.param, STEPS[request.param])), out)
+    outcome = train_run(RECIPE, RECIPE.load_settings(tables(files, request.param, STEPS[request.param])), out)
     assert outcome.exit_code == 0
     return out
 
@@ -64,7 +65,7 @@ def test_the_task_is_learned(run: Path) -> None:
 
 @pytest.mark.slow
 def test_a_transformer_learns_the_task_too(files: TranslateFiles, tmp_path: Path) -> None:
-    assert RECIPE.train(RECIPE.load_settings(tables(files, "transformer", 300)), tmp_path / "run").exit_code == 0
+    assert train_run(RECIPE, RECIPE.load_settings(tables(files, "transformer", 300)), tmp_path / "run").exit_code == 0
     assert_learned(tmp_path / "run")
 
 
@@ -109,7 +110,7 @@ def _validations(run: Path) -> list[dict[str, float]]:
 
 def test_the_same_command_again_has_nothing_left_to_do_and_changes_nothing(run: Path, files: TranslateFiles) -> None:
     before = {path: path.read_bytes() for path in sorted(run.rglob("model.safetensors"))}
-    RECIPE.train(RECIPE.load_settings(tables(files, run.name, STEPS[run.name])), run)
+    train_run(RECIPE, RECIPE.load_settings(tables(files, run.name, STEPS[run.name])), run)
     assert {path: path.read_bytes() for path in sorted(run.rglob("model.safetensors"))} == before
 
 
@@ -127,7 +128,7 @@ def test_a_line_that_is_too_long_is_named(run: Path) -> None:
 def test_a_model_without_attention_has_none_to_show(files: TranslateFiles, tmp_path: Path) -> None:
     given = tables(files, "gru", 2)
     given["model"] = {**MODELS["gru"], "score": "none"}
-    RECIPE.train(RECIPE.load_settings(given), tmp_path / "run")
+    train_run(RECIPE, RECIPE.load_settings(given), tmp_path / "run")
     translator = load(tmp_path / "run")
     assert len(translator.translate_fully(["abc"])) == 1
     with pytest.raises(ConfigError, match="a model with attention"):
@@ -147,14 +148,14 @@ def test_a_run_keeps_the_unicode_form_of_its_tokenizer(
     given = tables(files, "gru", steps=1)
     form = "none" if older else "NFC"
     settings = RECIPE.load_settings({**given, "tokenizer": {"kind": "char", "unicode": form}})
-    RECIPE.train(settings, tmp_path / "run")
+    train_run(RECIPE, settings, tmp_path / "run")
     if older:
         for config in tmp_path.glob("run/**/config.json"):
             assert '"unicode": "none"' in config.read_text()
     capsys.readouterr()
     resumed = RECIPE.load_settings({**given, "tokenizer": {"kind": "char"}})
     assert resumed.tokenizer.unicode == "NFC"
-    assert RECIPE.train(resumed, tmp_path / "run").step == 1
+    assert train_run(RECIPE, resumed, tmp_path / "run").step == 1
     assert ("unicode = none" in capsys.readouterr().err) is older
 
 
@@ -198,7 +199,7 @@ def test_a_table_of_pieces_is_scored_as_words(library: str, tmp_path: Path) -> N
     columns = {"data": tmp_path / "table.tsv", "source_sep": " ", "target_sep": " "}
     training = {"steps": 30, "tokens": 512, "learning_rate": 0.02, "warmup": 2, "validate_every": 30}
     tables = {"data": {**columns, "valid_data": columns["data"]}, "model": MODELS["gru"], "training": training}
-    RECIPE.train(RECIPE.load_settings(tables), tmp_path / "run")
+    train_run(RECIPE, RECIPE.load_settings(tables), tmp_path / "run")
     translator = qkv.load(tmp_path / "run")
     scored = translator.score_files(TranslateEvaluation(data=columns["data"]))
     written = list(scored.lines)

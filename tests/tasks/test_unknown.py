@@ -12,6 +12,7 @@ from qkv.errors import ConfigError
 from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
 from qkv.models.translator import TransformerConfig, TransformerTranslator
 from qkv.tasks.align.unknown import as_unknown, choose_reading, identical_links
+from qkv.tasks.run import train_run
 from qkv.tasks.translate.aligner import Aligner
 from qkv.tasks.translate.alignment_reading import AlignmentReading
 from qkv.tasks.translate.decoding import Decoding
@@ -85,7 +86,7 @@ def test_names_never_seen_are_found_by_the_reading_chosen_on_held_out_pairs(tmp_
             "validate_every": 500,
         },
     }
-    assert RECIPE.train(RECIPE.load_settings(tables), tmp_path / "run").exit_code == 0
+    assert train_run(RECIPE, RECIPE.load_settings(tables), tmp_path / "run").exit_code == 0
     translator = Translator.load(tmp_path / "run")
     given = tmp_path / "v.src", tmp_path / "v.tgt"
     readings = [as_unknown(translator, True, *files) for files in (given, (None, None))]

@@ -17,7 +17,7 @@ from qkv.tasks.prepare.settings import PREPARE, PrepareOptions
 from qkv.tasks.settings import RUN, TOPICS, TaskSettings, spelling_settings
 
 if TYPE_CHECKING:
-    from qkv.tasks.run import TrainingRecipe
+    from qkv.tasks.run import AnyRecipe
 
 _PREPARED, _CORPUS = "prepared", "corpus"
 _Corpus = Annotated[
@@ -77,7 +77,7 @@ def _run_flags(options: type) -> Iterator[tuple[str, Any]]:
         yield name, Annotated[hint, option_of(options, name, help, RUN)]
 
 
-def train_command(task: TaskSettings, recipe: "Callable[[], TrainingRecipe]") -> Callable[..., None]:
+def train_command(task: TaskSettings, recipe: "Callable[[], AnyRecipe]") -> Callable[..., None]:
     """Return the command that trains a task: its flags are the task's settings.
 
     Args:
@@ -118,7 +118,7 @@ def command_of(task: str) -> Any:
     return typer.main.get_command(command)
 
 
-def train_by_flags(recipe: "TrainingRecipe", flags: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+def train_by_flags(recipe: "AnyRecipe", flags: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     """Train with flags and files: flags override the file, and the file overrides the run that training starts from.
 
     Args:
@@ -148,7 +148,7 @@ def _read(task: TaskSettings, name: str, item: Any) -> Any:
     return parse(hints_of(task.tables[task.table_of[name]])[name], item) if isinstance(item, str) else item
 
 
-def _train(recipe: "TrainingRecipe", tables: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]) -> None:
+def _train(recipe: "AnyRecipe", tables: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]) -> None:
     from qkv.settings import to_toml
     from qkv.tasks import run
     from qkv.tasks.notes import as_json

@@ -24,7 +24,7 @@ def recipe_of(task: str) -> Any:
         case "translate":
             from qkv.tasks.translate import recipe as translate
 
-            return translate.ENSEMBLES
+            return translate.RECIPE
         case "generate":
             from qkv.tasks.generate import recipe as generate
 

@@ -17,6 +17,7 @@ from qkv.data.corpus import Pair
 from qkv.data.dates import splits
 from qkv.tasks.drawing import alignments
 from qkv.tasks.notes import as_json, note, working
+from qkv.tasks.run import train_run
 from qkv.tasks.streams import write_json
 from qkv.tasks.translate.predict import Translation, Translator
 from qkv.tasks.translate.recipe import RECIPE
@@ -67,7 +68,7 @@ def run_demo(out: Path, seed: int = 0, steps: int | None = None) -> int:
             "seed": seed,
         },
     }
-    outcome = RECIPE.train(RECIPE.load_settings(tables), run)
+    outcome = train_run(RECIPE, RECIPE.load_settings(tables), run)
     if outcome.exit_code == 0:
         _show(Translator.load(run), parts.test, out / "attention.html", run)
     return outcome.exit_code

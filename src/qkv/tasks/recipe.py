@@ -1,60 +1,32 @@
-"""What all training tasks share: settings from tables, and a run folder from settings."""
+"""A task: its settings from tables, and what it reads, builds and learns."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, final, runtime_checkable
+from typing import Any, Generic, TypeVar, final
 
 from torch import nn
 
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, nearest, on_command_line, setting, spelled
+from qkv.errors import ConfigError, nearest, setting
 from qkv.hub.families.load import PUBLISHED
 from qkv.metrics.figure import Figure
-from qkv.nn.first_batch import start_from_first_batch
-from qkv.nn.mechanism import MechanismConfig
-from qkv.normalizers.kinds import BLURRED
 from qkv.settings import UNKNOWN, as_dict, build, check_tables, converted, merge, options_of
-from qkv.tasks.listeners import listeners
-from qkv.tasks.notes import note, progress, verbose, working
-from qkv.tasks.origin import Origin, first_tokenizer, origin_config, start_from
-from qkv.tasks.run_folder import CHANGEABLE, OLDER_DEFAULTS, expect_same_run, files_read, run_folder, store, with_parts
+from qkv.tasks.origin import Origin
 from qkv.tasks.settings import ModelKind, TaskSettings, TokenizerSettings
-from qkv.tasks.tokenizing import Unknown, as_learned, expect_known, with_known_tokens
-from qkv.training import trainer
-from qkv.training.batches import batches_of, first_batches
-from qkv.training.events import Outcome
+from qkv.tasks.tokenizing import with_known_tokens
 from qkv.training.protocols import Task
-from qkv.training.screen import show_figures
-from qkv.training.seeds import seed_everything, undisturbed
 from qkv.training.settings import Settings as Training
-from qkv.values.catalog import as_flag
-from qkv.values.devices import as_device
 
 Tables = Mapping[str, Mapping[str, Any]]
 """Settings by table and name."""
 
 
-@runtime_checkable
-class Tokenized(Protocol):
-    """What a task with text reads from its files."""
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Text to tokens and back, stored with the checkpoints."""
-
-
-@runtime_checkable
-class Counted(Protocol):
-    """What a task with text reads, if it counts the unknown tokens."""
-
-    def count_unknown(self) -> Sequence[Unknown]:
-        """Return how many tokens of each part of the text are unknown to the tokenizer."""
-
-
-TABLES = ("data", "tokenizer", "model", "training")
-"""The tables of a run; an ensemble of runs has one more."""
+TABLES = ("data", "tokenizer", "model", "training", "ensemble")
+"""The tables of a training."""
+_NOT_STORED = ("data", "ensemble")
+"""Those that say nothing about a single model."""
 F = TypeVar("F")
 C = TypeVar("C")
 D = TypeVar("D")
@@ -71,12 +43,14 @@ class RecipeSettings(Generic[F, C]):
         tokenizer: tokenizer settings.
         model: kind and sizes of the model.
         training: training settings.
+        ensemble: how many models are trained; None for a task that trains one.
     """
 
     data: F
     tokenizer: TokenizerSettings
     model: C
     training: Training
+    ensemble: Any = None
 
 
 @final
@@ -111,6 +85,7 @@ class Recipe(Generic[F, C, D, M]):
         adapt: fit what was read to a run to start from, or refuse that run.
         judge: the figures of a model without a `job`.
         completed: fill in settings that follow from what was read.
+        runs: the runs of a training whose folder holds several: the task, settings and folder of each; None for one.
 
     Example: see docs/how_to/extend.md, "A task".
     """
@@ -127,6 +102,9 @@ class Recipe(Generic[F, C, D, M]):
     adapt: Callable[[D, Origin | None], D] = lambda text, origin: text
     judge: Callable[[M, D, RecipeSettings[F, C]], Sequence[Figure]] = lambda model, text, settings: ()
     completed: Callable[[RecipeSettings[F, C], D], RecipeSettings[F, C]] = lambda settings, text: settings
+    runs: (
+        Callable[[RecipeSettings[F, C], Path], Iterable[tuple["Recipe[F, C, D, M]", RecipeSettings[F, C], Path]]] | None
+    ) = None
 
     @property
     def task(self) -> str:
@@ -135,7 +113,7 @@ class Recipe(Generic[F, C, D, M]):
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The tables of a single run."""
+        """Its tables."""
         return tuple(table for table in self.settings.tables if table in TABLES)
 
     def load_settings(self, tables: Tables) -> RecipeSettings[F, C]:
@@ -158,11 +136,13 @@ class Recipe(Generic[F, C, D, M]):
         defaults = self.settings.defaults_for(self._kind(model))
         completed = merge(merge(defaults, self.defaults_of(model, files)), tables)
         tokenizer = with_known_tokens(completed.get("tokenizer", {}))
+        ensemble = self.settings.tables.get("ensemble")
         settings = RecipeSettings(
             files,
             build(self.settings.tables.get("tokenizer", TokenizerSettings), tokenizer, "tokenizer"),
             model,
             build(self.settings.tables.get("training", Training), completed.get("training", {}), "training"),
+            None if ensemble is None else build(ensemble, tables.get("ensemble", {}), "ensemble"),
         )
         self.check(settings)
         return settings
@@ -201,140 +181,10 @@ class Recipe(Generic[F, C, D, M]):
         table = self.settings.current({**as_dict(settings), "model": self.model.show(settings.model)})
         return {name: self.settings.replaced(name, table[name]) for name in self.tables}
 
-    def train(
-        self,
-        settings: RecipeSettings[F, C],
-        out: Path | None,
-        device: str = "cpu",
-        *,
-        tensorboard: bool = False,
-        origin: Origin | None = None,
-    ) -> Outcome:
-        """Train a model, or resume a run; fitting a model without a `job` again saves an equal one.
-
-        Args:
-            settings: files, tokens, model, training.
-            out: the run folder.
-            device: compute device; a model without a `job` is fitted on the CPU.
-            tensorboard: whether to also log the training to TensorBoard.
-            origin: the run that provides initial weights and tokenizer; None to train from scratch.
-
-        Returns:
-            How it ended.
-
-        Raises:
-            QkvError: any bad input; nothing already saved is lost.
-        """
-        folder, compute_device = run_folder(out), as_device(device)
-        if self.job is not None:
-            settings = replace(settings, training=with_parts(settings.training, folder))
-        tables = self._stored(settings)
-        # Those of the tokenizer can follow from the text.
-        expect_same_run(folder, self.task, {name: tables[name] for name in tables if name != "tokenizer"})
-        tokenizer = first_tokenizer(folder, origin) if "tokenizer" in self.tables else None
-        with working("reading the text"):
-            text = self.read(settings, tokenizer)
-        unknown = text.count_unknown() if isinstance(text, Counted) else ()
-        expect_known(unknown)
-        if "tokenizer" in self.tables and isinstance(text, Tokenized):
-            settings = replace(settings, tokenizer=as_learned(settings.tokenizer, text.tokenizer))
-        text = self.adapt(text, origin)
-        settings = self.completed(settings, text)
-        if self.job is None:
-            return self._fit(settings, text, folder, origin)
-        seed_everything(settings.training.seed)  # it determines the initial weights too
-        model = self.build(settings.model, text).to(compute_device)
-        start_from(model, origin)
-        task = self.job(model, text, settings)
-        training = with_steps(settings.training, task)
-        if origin is None or not origin.weights:
-            with working("computing the first batch"):
-                start_from_first_batch(model, lambda: first_objective(task, training))
-        vocabulary = [_vocabulary(text, unknown)] if isinstance(text, Tokenized) else []
-        note("; ".join([self.summary(text, model), *vocabulary, _size(model)]))
-        warn_of_mechanisms(settings.model)
-        # PyTorch's optimizers import its compiler, which takes seconds. Imported here, a signal ends the process at
-        # once, because there is nothing to save yet; within the loop it would have to wait for the import.
-        from torch import _dynamo  # noqa: F401
-
-        return trainer.train(
-            task,
-            model,
-            training,
-            run=folder,
-            config={**self._config(replace(settings, training=training), text), **origin_config(origin)},
-            tokenizer=text.tokenizer.to_json() if isinstance(text, Tokenized) else None,
-            free=CHANGEABLE,
-            added=OLDER_DEFAULTS,
-            files=files_read(settings.data),
-            tensorboard=tensorboard,
-            stream=progress(),
-            every=verbose(),
-            listeners=listeners(),
-        )
-
-    def _fit(self, settings: RecipeSettings[F, C], text: D, folder: Path, origin: Origin | None) -> Outcome:
-        """Build, judge and save a model that is complete once it is built."""
-        if origin is not None:
-            hint = "It is fitted from its data alone."
-            raise ConfigError(setting("from"), f"none for {self.task}", str(origin.trained.folder), hint)
-        with working("fitting"):
-            model = self.build(settings.model, text)
-        with working("judging the fit"):
-            figures = self.judge(model, text, settings)
-        outcome = store(model, figures, folder, self._config(settings, text), files_read(settings.data))
-        note(f"{self.summary(text, model)}: {show_figures(outcome.figures)}")
-        return outcome
-
-    def _config(self, settings: RecipeSettings[F, C], text: D) -> dict[str, Any]:
-        """Return what defines the run: its settings, and the text itself in place of its files."""
-        return {"task": self.task, **self.identity(text, settings), **self._stored(settings)}
-
-    def _stored(self, settings: RecipeSettings[F, C]) -> dict[str, Any]:
+    def stored(self, settings: RecipeSettings[F, C]) -> dict[str, Any]:
         """Return the tables of a checkpoint, which has no files."""
         tables = {**as_dict(settings), "model": self.model.show(settings.model)}
-        return {name: self.settings.stored(name, tables[name]) for name in self.tables if name != "data"}
-
-
-def _size(model: nn.Module) -> str:
-    count = sum(parameter.numel() for parameter in model.parameters())
-    return f"{count / 1e6:.1f} million parameters" if count >= 1_000_000 else f"{count:,} parameters"
-
-
-def _vocabulary(text: Tokenized, parts: Sequence[Unknown]) -> str:
-    unknown = sum(part.unknown for part in parts if part.part.startswith("training"))
-    detail = f" ({unknown:,} of the training tokens unknown)" if unknown else ""
-    return f"vocabulary of {text.tokenizer.size:,}{detail}"
-
-
-def with_steps(training: Training, task: Task[Any]) -> Training:
-    """Return the settings with as many steps as the epochs have, if epochs are counted."""
-    if training.epochs is None:
-        return training
-    with working("counting the batches of an epoch"):
-        batches = batches_of(task, training, 0).total()
-    return replace(training, steps=training.epochs * -(-batches // training.accumulate))
-
-
-def first_objective(task: Task[Any], training: Training) -> None:
-    """Compute the objective of the first batch; random generators are restored."""
-    with undisturbed():
-        (batch,) = first_batches(task, training, 1)
-        task.objective(task.collate(batch))
-
-
-def warn_of_mechanisms(config: object) -> None:
-    """Warn once on standard error of each thing that keeps a mechanism from learning where to look."""
-    parts = (config, getattr(config, "cross", None), getattr(config, "encoding", None))
-    mechanisms = [mechanism for mechanism in parts if isinstance(mechanism, MechanismConfig)]
-    names = [mechanism.without_gradient for mechanism in mechanisms if mechanism.without_gradient]
-    if names:
-        flag = spelled(names[0], on_command_line)
-        note(f"qkv: warning: {flag} gives its scores no gradient: what they compare stays as it is initialized.")
-    blurred = [mechanism.score for mechanism in mechanisms if mechanism.blurs]
-    if blurred:
-        flags = (on_command_line("score", as_flag(blurred[0])), on_command_line("normalizer", "softmax"))
-        note(f"qkv: warning: {' '.join(flags)}: {BLURRED}")
+        return {name: self.settings.stored(name, tables[name]) for name in self.tables if name not in _NOT_STORED}
 
 
 def without(config: Any, *derived: str) -> dict[str, Any]:

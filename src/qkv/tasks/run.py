@@ -1,42 +1,72 @@
-"""Train any task by names and values: for commands, for `qkv.train`, and in the processes that they start."""
+"""Train any task: for commands, for `qkv.train`, and in the processes that they start.
 
-from collections.abc import Mapping
+`train` takes names and values, checks them, and finds the processes; `train_run` reads, builds, and lets the trainer
+(`qkv.training.trainer`) train.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
-from qkv.errors import QkvError
+from torch import nn
+
+from qkv.data.tokenizer import Tokenizer
+from qkv.errors import ConfigError, QkvError, on_command_line, setting, spelled
+from qkv.nn.first_batch import start_from_first_batch
+from qkv.nn.mechanism import MechanismConfig
+from qkv.normalizers.kinds import BLURRED
 from qkv.settings import merge
 from qkv.tasks.catalog import recipe_of
 from qkv.tasks.corpora.prepared import with_corpus
 from qkv.tasks.launch import as_plain, expect_count, joined, meet
-from qkv.tasks.origin import Origin, expect_tokenizer, open_origin, origin_tables
-from qkv.tasks.settings import TaskSettings
+from qkv.tasks.listeners import listeners
+from qkv.tasks.notes import note, progress, verbose, working
+from qkv.tasks.origin import (
+    Origin,
+    expect_tokenizer,
+    first_tokenizer,
+    open_origin,
+    origin_config,
+    origin_tables,
+    start_from,
+)
+from qkv.tasks.recipe import Recipe, Tables
+from qkv.tasks.run_folder import CHANGEABLE, OLDER_DEFAULTS, expect_same_run, files_read, run_folder, store, with_parts
+from qkv.tasks.tokenizing import Unknown, as_learned, expect_known
+from qkv.training import trainer
+from qkv.training.batches import batches_of, first_batches
 from qkv.training.events import Outcome
+from qkv.training.protocols import Task
+from qkv.training.screen import show_figures
+from qkv.training.seeds import seed_everything, undisturbed
+from qkv.training.settings import Settings as Training
+from qkv.values.catalog import as_flag
+from qkv.values.devices import as_device
 
-Tables = Mapping[str, Mapping[str, Any]]
-"""Settings by table and name; data can be values."""
+AnyRecipe = Recipe[Any, Any, Any, Any]
 
 
-class TrainingRecipe(Protocol):
-    """A training task: builds settings from nested dicts, and trains a run from them; see `qkv.tasks.recipe`."""
+@runtime_checkable
+class Tokenized(Protocol):
+    """What a task with text reads from its files."""
 
     @property
-    def settings(self) -> TaskSettings:
-        """Its tables of settings."""
+    def tokenizer(self) -> Tokenizer:
+        """Text to tokens and back, stored with the checkpoints."""
 
-    def load_settings(self, tables: Tables) -> Any:
-        """Check settings and fill in defaults."""
 
-    def show_settings(self, settings: Any) -> dict[str, Any]:
-        """Return all settings as nested dicts."""
+@runtime_checkable
+class Counted(Protocol):
+    """What a task with text reads, if it counts the unknown tokens."""
 
-    def train(self, settings: Any, out: Path | None, device: str, *, tensorboard: bool, origin: Any) -> Outcome:
-        """Train, or resume."""
+    def count_unknown(self) -> Sequence[Unknown]:
+        """Return how many tokens of each part of the text are unknown to the tokenizer."""
 
 
 def checked(
-    recipe: TrainingRecipe, tables: Tables, start: Path | None = None, tokenizer_from: Path | None = None
+    recipe: AnyRecipe, tables: Tables, start: Path | None = None, tokenizer_from: Path | None = None
 ) -> tuple[Tables, Any, Origin | None]:
     """Check what is asked for, which overrides the run that the training starts from.
 
@@ -60,7 +90,7 @@ def checked(
 
 
 def train(
-    recipe: TrainingRecipe,
+    recipe: AnyRecipe,
     tables: Tables,
     out: Path | None,
     *,
@@ -94,7 +124,7 @@ def train(
     with meet(number, device, work) as all_processes:
         try:
             with joined(all_processes):
-                return recipe.train(settings, out, device, tensorboard=tensorboard, origin=origin)
+                return train_run(recipe, settings, out, device, tensorboard=tensorboard, origin=origin)
         except QkvError:
             if all_processes.rank and instead is not None:
                 raise instead from None
@@ -105,4 +135,150 @@ def _train_by_name(task: str, tables: Tables, out: Path | None, *origins: Path |
     """Train in a process that another one started."""
     recipe = recipe_of(task)
     _, settings, origin = checked(recipe, tables, *origins)
-    recipe.train(settings, out, "cpu", tensorboard=False, origin=origin)
+    train_run(recipe, settings, out, origin=origin)
+
+
+def train_run(
+    recipe: AnyRecipe,
+    settings: Any,
+    out: Path | None,
+    device: str = "cpu",
+    *,
+    tensorboard: bool = False,
+    origin: Origin | None = None,
+) -> Outcome:
+    """Train a model, or each one of an ensemble, or resume; fitting a model without a `job` again saves an equal one.
+
+    Args:
+        recipe: the task.
+        settings: files, tokens, model, training, as `Recipe.load_settings` returns them.
+        out: the run folder; for an ensemble the folder of its runs, one for each member.
+        device: compute device; a model without a `job` is fitted on the CPU.
+        tensorboard: whether to also log the training to TensorBoard.
+        origin: the run that provides initial weights and tokenizer; None to train from scratch.
+
+    Returns:
+        How it ended; of an ensemble, the last member that was trained.
+
+    Raises:
+        QkvError: any bad input; nothing already saved is lost.
+    """
+    folder = run_folder(out)
+    runs = [(recipe, settings, folder)] if recipe.runs is None else recipe.runs(settings, folder)
+    for member, its_settings, its_folder in runs:
+        outcome = _train_one(member, its_settings, its_folder, device, tensorboard, origin)
+        if outcome.exit_code:
+            break
+    return outcome
+
+
+def _train_one(
+    recipe: AnyRecipe, settings: Any, folder: Path, device: str, tensorboard: bool, origin: Origin | None
+) -> Outcome:
+    compute_device = as_device(device)
+    if recipe.job is not None:
+        settings = replace(settings, training=with_parts(settings.training, folder))
+    tables = recipe.stored(settings)
+    # Those of the tokenizer can follow from the text.
+    expect_same_run(folder, recipe.task, {name: tables[name] for name in tables if name != "tokenizer"})
+    tokenizer = first_tokenizer(folder, origin) if "tokenizer" in recipe.tables else None
+    with working("reading the text"):
+        text = recipe.read(settings, tokenizer)
+    unknown = text.count_unknown() if isinstance(text, Counted) else ()
+    expect_known(unknown)
+    if "tokenizer" in recipe.tables and isinstance(text, Tokenized):
+        settings = replace(settings, tokenizer=as_learned(settings.tokenizer, text.tokenizer))
+    text = recipe.adapt(text, origin)
+    settings = recipe.completed(settings, text)
+    if recipe.job is None:
+        return _fit(recipe, settings, text, folder, origin)
+    seed_everything(settings.training.seed)  # it determines the initial weights too
+    model = recipe.build(settings.model, text).to(compute_device)
+    start_from(model, origin)
+    learned = recipe.job(model, text, settings)
+    training = with_steps(settings.training, learned)
+    if origin is None or not origin.weights:
+        with working("computing the first batch"):
+            start_from_first_batch(model, lambda: first_objective(learned, training))
+    vocabulary = [_vocabulary(text, unknown)] if isinstance(text, Tokenized) else []
+    note("; ".join([recipe.summary(text, model), *vocabulary, _size(model)]))
+    warn_of_mechanisms(settings.model)
+    # PyTorch's optimizers import its compiler, which takes seconds. Imported here, a signal ends the process at
+    # once, because there is nothing to save yet; within the loop it would have to wait for the import.
+    from torch import _dynamo  # noqa: F401
+
+    return trainer.train(
+        learned,
+        model,
+        training,
+        run=folder,
+        config={**_config(recipe, replace(settings, training=training), text), **origin_config(origin)},
+        tokenizer=text.tokenizer.to_json() if isinstance(text, Tokenized) else None,
+        free=CHANGEABLE,
+        added=OLDER_DEFAULTS,
+        files=files_read(settings.data),
+        tensorboard=tensorboard,
+        stream=progress(),
+        every=verbose(),
+        listeners=listeners(),
+    )
+
+
+def _fit(recipe: AnyRecipe, settings: Any, text: Any, folder: Path, origin: Origin | None) -> Outcome:
+    """Build, judge and save a model that is complete once it is built."""
+    if origin is not None:
+        hint = "It is fitted from its data alone."
+        raise ConfigError(setting("from"), f"none for {recipe.task}", str(origin.trained.folder), hint)
+    with working("fitting"):
+        model = recipe.build(settings.model, text)
+    with working("judging the fit"):
+        figures = recipe.judge(model, text, settings)
+    outcome = store(model, figures, folder, _config(recipe, settings, text), files_read(settings.data))
+    note(f"{recipe.summary(text, model)}: {show_figures(outcome.figures)}")
+    return outcome
+
+
+def _config(recipe: AnyRecipe, settings: Any, text: Any) -> dict[str, Any]:
+    """Return what defines a run: its settings, and the text itself in place of its files."""
+    return {"task": recipe.task, **recipe.identity(text, settings), **recipe.stored(settings)}
+
+
+def _size(model: nn.Module) -> str:
+    count = sum(parameter.numel() for parameter in model.parameters())
+    return f"{count / 1e6:.1f} million parameters" if count >= 1_000_000 else f"{count:,} parameters"
+
+
+def _vocabulary(text: Tokenized, parts: Sequence[Unknown]) -> str:
+    unknown = sum(part.unknown for part in parts if part.part.startswith("training"))
+    detail = f" ({unknown:,} of the training tokens unknown)" if unknown else ""
+    return f"vocabulary of {text.tokenizer.size:,}{detail}"
+
+
+def with_steps(training: Training, task: Task[Any]) -> Training:
+    """Return the settings with as many steps as the epochs have, if epochs are counted."""
+    if training.epochs is None:
+        return training
+    with working("counting the batches of an epoch"):
+        batches = batches_of(task, training, 0).total()
+    return replace(training, steps=training.epochs * -(-batches // training.accumulate))
+
+
+def first_objective(task: Task[Any], training: Training) -> None:
+    """Compute the objective of the first batch; random generators are restored."""
+    with undisturbed():
+        (batch,) = first_batches(task, training, 1)
+        task.objective(task.collate(batch))
+
+
+def warn_of_mechanisms(config: object) -> None:
+    """Warn once on standard error of each thing that keeps a mechanism from learning where to look."""
+    parts = (config, getattr(config, "cross", None), getattr(config, "encoding", None))
+    mechanisms = [mechanism for mechanism in parts if isinstance(mechanism, MechanismConfig)]
+    names = [mechanism.without_gradient for mechanism in mechanisms if mechanism.without_gradient]
+    if names:
+        flag = spelled(names[0], on_command_line)
+        note(f"qkv: warning: {flag} gives its scores no gradient: what they compare stays as it is initialized.")
+    blurred = [mechanism.score for mechanism in mechanisms if mechanism.blurs]
+    if blurred:
+        flags = (on_command_line("score", as_flag(blurred[0])), on_command_line("normalizer", "softmax"))
+        note(f"qkv: warning: {' '.join(flags)}: {BLURRED}")

@@ -1,21 +1,19 @@
 """`qkv train translate`: from settings to a trained run folder, or one for each model of an ensemble."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, final
+from typing import Any
 
 from qkv.data.corpus import fingerprint
 from qkv.data.marked_pieces import words_of
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, on_command_line, quantity, setting
 from qkv.metrics.translation import WMT, BleuTokenizer, measures_bleu
-from qkv.settings import as_dict, build, check_tables
+from qkv.settings import as_dict
 from qkv.tasks.notes import note
-from qkv.tasks.origin import Origin
-from qkv.tasks.recipe import ModelTable, Recipe, RecipeSettings, Tables
-from qkv.tasks.run_folder import run_folder
+from qkv.tasks.recipe import ModelTable, Recipe, RecipeSettings
 from qkv.tasks.translate.data import Parallel, read_training
 from qkv.tasks.translate.limits import STORED
 from qkv.tasks.translate.members import write_members
@@ -29,7 +27,6 @@ from qkv.tasks.translate.model import (
 )
 from qkv.tasks.translate.objective import TranslationTask
 from qkv.tasks.translate.settings import TRANSLATE, Direction, MemberSettings, TranslateFiles, TranslateTokenizer
-from qkv.training.events import Outcome
 from qkv.training.processes import current
 
 COPYING: Mapping[str, Mapping[str, object]] = MappingProxyType(
@@ -43,7 +40,6 @@ SYMBOLS: Mapping[str, Mapping[str, object]] = MappingProxyType(
 """Defaults for the columns of a table: each symbol is a token, a combining accent too if a character is a symbol."""
 
 TranslationSettings = RecipeSettings[TranslateFiles, TranslationConfig]
-_TABLE = "ensemble"
 
 
 def _read(settings: TranslationSettings, tokenizer: Tokenizer | None) -> Parallel:
@@ -132,19 +128,22 @@ def _defaults_of(config: TranslationConfig, files: TranslateFiles) -> Mapping[st
 
 
 TranslationRecipe = Recipe[TranslateFiles, TranslationConfig, Parallel, TranslationModel]
-RECIPE: TranslationRecipe = Recipe(
-    TRANSLATE,
-    ModelTable(read_config, table_of),
-    _read,
-    _build,
-    _job,
-    _identity,
-    _summary,
-    defaults_of=_defaults_of,
-    check=_check,
-    completed=_monitored,
-)
-"""Training one translator."""
+
+
+def _runs(settings: TranslationSettings, out: Path) -> Iterator[tuple[TranslationRecipe, TranslationSettings, Path]]:
+    """Yield the training of one translator, or of each member of an ensemble; their seeds count up."""
+    members: MemberSettings = settings.ensemble
+    names = [f"{number}-{way}" for number, way in enumerate(members.directions)] if members.ensemble > 1 else []
+    if current().leads:
+        write_members(out, names)
+    if not names:
+        yield RECIPE, settings, out
+        return
+    for number, (name, way) in enumerate(zip(names, members.directions, strict=True)):
+        seed = settings.training.seed + number
+        note(f"Member {number + 1} of {len(names)}, seed {seed}: {out / name}")
+        training = replace(settings.training, seed=seed)
+        yield member(way, settings.training.seed), replace(settings, training=training), out / name
 
 
 def member(direction: Direction, split: int) -> TranslationRecipe:
@@ -176,96 +175,17 @@ def member(direction: Direction, split: int) -> TranslationRecipe:
     return replace(RECIPE, read=read, job=job, identity=identity)
 
 
-@final
-@dataclass(frozen=True)
-class EnsembleSettings:
-    """All settings of a training of one model or several.
-
-    Args:
-        one: those of the first model; the seeds of the others count up from its seed.
-        ensemble: how many models are trained.
-    """
-
-    one: TranslationSettings
-    ensemble: MemberSettings
-
-
-@final
-class Ensembles:
-    """Training one model or an ensemble, by the settings.
-
-    Attributes:
-        settings: its tables of settings.
-    """
-
-    settings = TRANSLATE
-
-    def load_settings(self, tables: Tables) -> EnsembleSettings:
-        """Build settings from nested dicts, checking all of them.
-
-        Args:
-            tables: those of the task, and `ensemble`; missing values get defaults.
-
-        Returns:
-            The settings.
-
-        Raises:
-            ConfigError: a name is unknown (the message suggests the closest one), or a value is invalid.
-
-        Example:
-            >>> ENSEMBLES.load_settings({"ensemble": {"models": 2}}).ensemble.directions
-            ('ahead', 'ahead')
-        """
-        check_tables(tables, self.settings.tables)
-        members = build(MemberSettings, self.settings.current({_TABLE: tables.get(_TABLE, {})})[_TABLE], _TABLE)
-        return EnsembleSettings(
-            RECIPE.load_settings({name: tables[name] for name in tables if name != _TABLE}), members
-        )
-
-    def show_settings(self, settings: EnsembleSettings) -> dict[str, Any]:
-        """Return the settings as nested dicts, the inverse of `load_settings`."""
-        return {**RECIPE.show_settings(settings.one), _TABLE: as_dict(settings.ensemble)}
-
-    def train(
-        self,
-        settings: EnsembleSettings,
-        out: Path | None,
-        device: str = "cpu",
-        *,
-        tensorboard: bool = False,
-        origin: Origin | None = None,
-    ) -> Outcome:
-        """Train a model or an ensemble, or resume.
-
-        Args:
-            settings: files, tokens, model, training, ensemble.
-            out: the run folder; for an ensemble the folder of its runs, one for each member.
-            device: compute device.
-            tensorboard: whether to also log to TensorBoard.
-            origin: the run that provides initial weights and tokenizer; None to train from scratch.
-
-        Returns:
-            How it ended; of an ensemble, the last member that was trained.
-
-        Raises:
-            QkvError: any bad input; nothing already saved is lost.
-        """
-        folder, one, members = run_folder(out), settings.one, settings.ensemble
-        names = [f"{number}-{way}" for number, way in enumerate(members.directions)] if members.ensemble > 1 else []
-        if current().leads:
-            write_members(folder, names)
-        if not names:
-            return RECIPE.train(one, folder, device, tensorboard=tensorboard, origin=origin)
-        for number, (name, way) in enumerate(zip(names, members.directions, strict=True)):
-            seed = one.training.seed + number
-            note(f"Member {number + 1} of {len(names)}, seed {seed}: {folder / name}")
-            settings_of_member = replace(one, training=replace(one.training, seed=seed))
-            recipe = member(way, one.training.seed)
-            outcome = recipe.train(settings_of_member, folder / name, device, tensorboard=tensorboard, origin=origin)
-            if outcome.exit_code:
-                break
-        return outcome
-
-
-ENSEMBLES = Ensembles()
-"""Training of one translator or of an ensemble, as `qkv train translate` does it."""
+RECIPE: TranslationRecipe = Recipe(
+    TRANSLATE,
+    ModelTable(read_config, table_of),
+    _read,
+    _build,
+    _job,
+    _identity,
+    _summary,
+    defaults_of=_defaults_of,
+    check=_check,
+    completed=_monitored,
+    runs=_runs,
+)
+"""Training one translator or an ensemble, by the settings."""

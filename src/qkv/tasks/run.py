@@ -175,6 +175,7 @@ def train_run(
 def _train_one(
     recipe: AnyRecipe, settings: Any, folder: Path, device: str, tensorboard: bool, origin: Origin | None
 ) -> Outcome:
+    """Read, build and train one model: what it is trained on is checked before anything is computed."""
     compute_device = as_device(device)
     if recipe.job is not None:
         settings = replace(settings, training=with_parts(settings.training, folder))

@@ -202,13 +202,6 @@ class Processes:
         self.copy([body])
         return body.numpy().tobytes().decode()
 
-    def any(self, flags: Sequence[bool]) -> list[bool]:
-        """Return which flags any process has set."""
-        if self.size == 1:
-            return list(flags)
-        rows = self._all_gather(torch.tensor(flags, dtype=torch.bool, device="cpu").view(torch.uint8))
-        return torch.stack(rows).view(torch.bool).any(0).tolist()
-
     def gather(self, rows: Sequence[Sequence[float]], count: int) -> list[list[float]]:
         """Return the rows of all of an update's parts, from those of this process.
 

@@ -408,11 +408,9 @@ class Trainer:
     def _differentiate(self, parts: Sequence[Sequence[int]], step: int) -> tuple[float, int]:
         """Compute the gradient summed over all units of an update, and return its loss and their number."""
         self.model.zero_grad(set_to_none=True)
-        rows = (
-            self._sum_in_tree(parts, step)
-            if self.state.sums == "tree"
-            else [self._backward(part, step) for part in parts]
-        )
+        in_tree = self.state.sums == "tree"
+        rows: Sequence[Sequence[float]]
+        rows = self._sum_in_tree(parts, step) if in_tree else [self._backward(part, step) for part in parts]
         # Losses are added one after another, in whichever order gradients are.
         loss, units = sum(row[0] for row in rows), int(sum(row[1] for row in rows))
         if units < 1:
@@ -434,19 +432,18 @@ class Trainer:
 
     def _sum_in_tree(self, parts: Sequence[Sequence[int]], step: int) -> list[list[float]]:
         """Sum gradients in the order of a tree; each part has its own seed, so that any process can compute it."""
-        tree, rows = Tree(), list[tuple[float, float]]()
-        used = [False] * len(self.parameters)
+        tree, rows = Tree(), list[list[float]]()  # of each part its loss, its units, and which parameters it used
         for number in self.processes.part(len(parts)):
             self.model.zero_grad(set_to_none=True)
             seed_everything(part_seed(self.settings.seed, step, number))
-            rows.append(self._backward(parts[number], step) if len(parts[number]) else (0.0, 0))
-            used = [p.grad is not None or before for p, before in zip(self.parameters, used, strict=True)]
+            loss, units = self._backward(parts[number], step) if len(parts[number]) else (0.0, 0)
+            rows.append([loss, units, *(parameter.grad is not None for parameter in self.parameters)])
             tree.add(Node(number, 0, _as_vectors(self.parameters)))
         seed_everything(part_seed(self.settings.seed, step, len(parts)))
-        rows_of_all = self.processes.gather(rows, len(parts))
-        vectors = self.processes.total(tree, len(parts))
-        _set_gradients(self.parameters, vectors, self.processes.any(used))
-        return rows_of_all
+        rows = self.processes.gather(rows, len(parts))  # (parts, 2 + parameters)
+        used = [any(flags) for flags in zip(*(row[2:] for row in rows), strict=True)]
+        _set_gradients(self.parameters, self.processes.total(tree, len(parts)), used)
+        return rows
 
     @contextmanager
     def _breakable(self) -> Iterator[None]:

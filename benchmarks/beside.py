@@ -39,7 +39,7 @@ def _jobs() -> dict[str, Callable[[], int]]:
     from qkv.models.translator import TransformerConfig, TransformerTranslator
     from qkv.training.loss import output_loss
     from qkv.training.optimizer import build_optimizer, clip_gradient
-    from qkv.training.settings import Settings
+    from qkv.training_settings import Settings
 
     torch.manual_seed(0)
     model = TransformerTranslator(TransformerConfig(WORDS, width=192, heads=4, feed_forward=512, dropout=0.1))

@@ -32,7 +32,7 @@ from qkv.models.language_model import DecoderConfig, LanguageModel
 from qkv.models.translator import TransformerConfig, TransformerTranslator
 from qkv.training.loss import output_loss
 from qkv.training.optimizer import build_optimizer, clip_gradient
-from qkv.training.settings import Settings
+from qkv.training_settings import Settings
 
 
 class Sizes(TypedDict):

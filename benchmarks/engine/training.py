@@ -26,7 +26,7 @@ from qkv.tasks.translate.objective import TranslationTask
 from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
 from qkv.training.optimizer import build_optimizer, clip_gradient, scale_gradient
 from qkv.training.precision import computing
-from qkv.training.settings import Settings
+from qkv.training_settings import Settings
 
 Precision = Literal["float32", "bfloat16"]
 

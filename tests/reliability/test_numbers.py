@@ -10,7 +10,7 @@ from tests.reliability.families import FAMILIES
 from qkv.checkpoint.folder import load, verify
 from qkv.checkpoint.rotation import present
 from qkv.errors import ConfigError, TrainingError
-from qkv.training.settings import Settings
+from qkv.training_settings import Settings
 
 WHERE = re.compile(r"(loss|norm of the gradient) at step [\d,]+: expected a finite number; got .* lines? \d+")
 ONE_FAST = [pytest.param(name, marks=[] if name == "classifier" else pytest.mark.slow) for name in FAMILIES]

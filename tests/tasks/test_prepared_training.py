@@ -32,8 +32,8 @@ from qkv.tasks.generate import recipe as generate
 from qkv.tasks.run import train_run
 from qkv.tasks.translate import recipe as translate
 from qkv.training.batches import batches_of, expect_same_batches
-from qkv.training.settings import Settings
 from qkv.training.trainer import Trainer
+from qkv.training_settings import Settings
 
 TINY = {"width": 16, "heads": 2, "feed_forward": 16, "dropout": 0.2}
 MODELS: dict[str, dict[str, Any]] = {"generate": {**TINY, "layers": 1, "context": 16}, "translate": TINY}

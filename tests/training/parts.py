@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from qkv.metrics.figure import Figure
 from qkv.training.events import Outcome
 from qkv.training.loss import label_smoothed_loss
-from qkv.training.settings import Settings
 from qkv.training.trainer import train
+from qkv.training_settings import Settings
 
 VOCABULARY = 12
 SETTINGS = Settings(steps=20, batch_tokens=24, warmup=4, validate_every=6, log_every=5, keep=2, learning_rate=0.02)

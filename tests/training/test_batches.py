@@ -5,8 +5,8 @@ from tests.training.parts import CONFIG, ShiftTask, fresh
 
 from qkv.errors import CheckpointError, DataError
 from qkv.training.batches import batches_of, expect_same_batches, first_batches
-from qkv.training.settings import Settings
 from qkv.training.trainer import Trainer
+from qkv.training_settings import Settings
 
 SETTINGS = Settings(batch_tokens=24)
 

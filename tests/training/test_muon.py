@@ -9,7 +9,7 @@ from torch import nn
 from qkv.training import muon
 from qkv.training.muon import Muon, orthogonalized
 from qkv.training.optimizer import build_optimizer, optimizer_state, set_optimizer_state
-from qkv.training.settings import Settings
+from qkv.training_settings import Settings
 
 
 @given(rows=st.integers(1, 9), columns=st.integers(1, 9), seed=st.integers(0, 99))

@@ -12,7 +12,7 @@ from qkv.training.optimizer import (
     set_optimizer_state,
     undecayed,
 )
-from qkv.training.settings import Settings
+from qkv.training_settings import Settings
 
 
 class Every(nn.Module):

@@ -27,7 +27,7 @@ from qkv.errors import ConfigError, DataError, QkvError
 from qkv.training.journal import NAME as JOURNAL
 from qkv.training.journal import read_journal
 from qkv.training.processes import Node, Processes, Tree, connected, current
-from qkv.training.settings import Settings
+from qkv.training_settings import Settings
 
 FOUR = replace(SETTINGS, steps=14, batch_tokens=12, accumulate=4)
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkv.training.schedules import factor, learning_rate
-from qkv.training.settings import Settings
+from qkv.training_settings import Settings
 
 NAMES = st.sampled_from(["constant", "inverse-sqrt", "linear", "cosine"])
 WARMUP = st.integers(0, 500)

@@ -17,7 +17,7 @@ from qkv.tasks.origin import Origin
 from qkv.tasks.settings import ModelKind, TaskSettings, TokenizerSettings
 from qkv.tasks.tokenizing import with_known_tokens
 from qkv.training.protocols import Task
-from qkv.training.settings import Settings as Training
+from qkv.training_settings import Settings as Training
 
 Tables = Mapping[str, Mapping[str, Any]]
 """Settings by table and name."""

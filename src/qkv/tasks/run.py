@@ -41,7 +41,7 @@ from qkv.training.events import Outcome
 from qkv.training.protocols import Task
 from qkv.training.screen import show_figures
 from qkv.training.seeds import seed_everything, undisturbed
-from qkv.training.settings import Settings as Training
+from qkv.training_settings import Settings as Training
 from qkv.values.catalog import as_flag
 from qkv.values.devices import as_device
 

@@ -18,7 +18,7 @@ from qkv.tasks.launch import expect_one_process
 from qkv.tasks.listeners import listeners
 from qkv.training.events import Outcome, Saved, Validated
 from qkv.training.processes import current
-from qkv.training.settings import Settings
+from qkv.training_settings import Settings
 
 _FITTED = 1
 """The step number of a model that is fitted in one step."""

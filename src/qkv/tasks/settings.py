@@ -267,7 +267,7 @@ class TaskSettings:
         """Return the dotted name of a setting.
 
         Example:
-            >>> from qkv.training.settings import Settings
+            >>> from qkv.training_settings import Settings
             >>> TaskSettings("sort", "", {"training": Settings}).dotted("steps")
             'training.steps'
         """
@@ -284,7 +284,7 @@ class TaskSettings:
         """The settings by dotted name, also by those of earlier versions.
 
         Example:
-            >>> from qkv.training.settings import Settings
+            >>> from qkv.training_settings import Settings
             >>> TaskSettings("sort", "", {"training": Settings}).names["training.tokens"]
             'batch_tokens'
         """
@@ -336,7 +336,7 @@ class TaskSettings:
         """Return settings by table and name; None is left out.
 
         Example:
-            >>> from qkv.training.settings import Settings
+            >>> from qkv.training_settings import Settings
             >>> TaskSettings("sort", "", {"training": Settings}).in_tables({"steps": 5, "seed": None})
             {'training': {'steps': 5}}
         """
@@ -356,7 +356,7 @@ class TaskSettings:
             ConfigError: a setting is given by both names.
 
         Example:
-            >>> from qkv.training.settings import Settings
+            >>> from qkv.training_settings import Settings
             >>> TaskSettings("sort", "", {"training": Settings}).current({"training": {"tokens": 512}})
             {'training': {'batch_tokens': 512}}
         """
@@ -381,7 +381,7 @@ class TaskSettings:
             ConfigError: two settings set the same.
 
         Example:
-            >>> from qkv.training.settings import Settings
+            >>> from qkv.training_settings import Settings
             >>> TaskSettings("sort", "", {"training": Settings}).stored("training", {"batch_tokens": 512})
             {'tokens': 512}
         """

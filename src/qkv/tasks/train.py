@@ -29,7 +29,7 @@ from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.settings import MemberSettings, TranslateFiles, TranslateModel, TranslateTokenizer
 from qkv.training.events import Event, Outcome
 from qkv.training.screen import show_figures
-from qkv.training.settings import Settings as Training
+from qkv.training_settings import Settings as Training
 
 Callback = Callable[[Event], object]
 M = TypeVar("M")

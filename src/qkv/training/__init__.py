@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from qkv.training.protocols import Task
     from qkv.training.schedules import learning_rate
     from qkv.training.seeds import seed_everything
-    from qkv.training.settings import Settings
     from qkv.training.trainer import train
+    from qkv.training_settings import Settings
 
 __all__ = [
     "Outcome",
@@ -30,7 +30,7 @@ __getattr__ = lazy(
     __name__,
     {
         "Outcome": "qkv.training.events",
-        "Settings": "qkv.training.settings",
+        "Settings": "qkv.training_settings",
         "Task": "qkv.training.protocols",
         "average_checkpoints": "qkv.checkpoint.average",
         "label_smoothed_loss": "qkv.training.loss",

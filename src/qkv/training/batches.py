@@ -7,7 +7,7 @@ from typing import Any, final
 
 from qkv.errors import CheckpointError, DataError, setting
 from qkv.training.protocols import Batches, Task
-from qkv.training.settings import Settings
+from qkv.training_settings import Settings
 
 
 @final

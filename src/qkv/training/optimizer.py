@@ -9,7 +9,7 @@ from torch.optim import AdamW, Optimizer
 
 from qkv.errors import CheckpointError, ConfigError
 from qkv.training.muon import Muon
-from qkv.training.settings import Settings
+from qkv.training_settings import Settings
 
 _PREFIX = "optimizer."
 _NORMS = (

@@ -31,7 +31,7 @@ from qkv.errors import (
     to_json_value,
 )
 from qkv.strict_json import parse_json
-from qkv.training.settings import Settings
+from qkv.training_settings import Settings
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store

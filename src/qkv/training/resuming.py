@@ -13,8 +13,8 @@ from qkv.compiled import target
 from qkv.errors import CheckpointError, harmless, on_command_line, setting
 from qkv.files import FREE, room_for
 from qkv.training.schedules import learning_rate
-from qkv.training.settings import Settings
 from qkv.training.state import State
+from qkv.training_settings import Settings
 
 _SAME_RATE = 1.1
 """The ratio up to which two learning rates count as the same."""

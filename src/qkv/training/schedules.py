@@ -15,7 +15,7 @@ The last two would reach zero one update after the last one, so that no update i
 
 import math
 
-from qkv.training.settings import Schedule, Settings
+from qkv.training_settings import Schedule, Settings
 
 
 def factor(schedule: Schedule, step: int, warmup: int, steps: int) -> float:

@@ -67,9 +67,9 @@ from qkv.training.resuming import (
 from qkv.training.schedules import learning_rate
 from qkv.training.screen import screen, show_figures
 from qkv.training.seeds import generators, seed_everything, set_generators, undisturbed
-from qkv.training.settings import Settings
 from qkv.training.state import State, Sums, read_fingerprint, read_state
 from qkv.training.tensorboard import Board
+from qkv.training_settings import Settings
 
 _UPDATE, _COMPARE, _END = range(3)
 """What process 0 tells the others to do next."""

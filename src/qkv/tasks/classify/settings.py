@@ -15,7 +15,7 @@ from qkv.tasks.settings import (
     TaskSettings,
     TokenizerSettings,
 )
-from qkv.training.settings import Settings as Training
+from qkv.training_settings import Settings as Training
 
 
 @dataclass(frozen=True, kw_only=True)

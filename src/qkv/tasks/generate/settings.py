@@ -15,7 +15,7 @@ from qkv.tasks.settings import (
     Texts,
     TokenizerSettings,
 )
-from qkv.training.settings import Settings as Training
+from qkv.training_settings import Settings as Training
 
 TOKENS = 200
 """How many tokens are added to a prompt, by default."""

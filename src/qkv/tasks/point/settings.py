@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from qkv.data.choices import Elements
 from qkv.settings import Option
 from qkv.tasks.settings import ATTENTION, DATA, AnswersEvaluation, LoopOptions, TaskSettings
-from qkv.training.settings import Settings as Training
+from qkv.training_settings import Settings as Training
 
 Listed = str | Sequence[str] | Sequence[float] | Sequence[Sequence[float]]
 """A text with spaces, or a list of words, numbers or vectors."""

@@ -9,7 +9,7 @@ from qkv.data.choices import LABELED_HELD_OUT
 from qkv.settings import Option
 from qkv.tasks.classify.settings import LOOP, LabelModel
 from qkv.tasks.settings import AnswersEvaluation, TaskSettings, TokenizerSettings
-from qkv.training.settings import Settings as Training
+from qkv.training_settings import Settings as Training
 
 Sentences = Path | str | Iterable[Iterable[tuple[str, str]]]
 """A file with words in columns, or sentences of pairs of a word and its tag."""

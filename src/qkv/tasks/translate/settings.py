@@ -22,7 +22,7 @@ from qkv.tasks.settings import (
     WordColumns,
     WordTableSettings,
 )
-from qkv.training.settings import Settings as Training
+from qkv.training_settings import Settings as Training
 
 MOST_MODELS = 100
 TOKENS_PER_SOURCE_TOKEN, MORE_TOKENS = 3, 16

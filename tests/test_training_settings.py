@@ -4,7 +4,7 @@ import pytest
 
 from qkv.errors import ConfigError
 from qkv.settings import options_of
-from qkv.training.settings import Settings
+from qkv.training_settings import Settings
 
 
 @pytest.mark.parametrize("name", ["steps", "batch_tokens", "accumulate", "validate_every", "log_every", "keep"])

@@ -161,17 +161,35 @@ def parse_pair(line: str, where: Place, number: int) -> Pair:
         >>> parse_pair("ein Hund\ta dog", Place("pairs.tsv", 7), 7)
         Pair(source='ein Hund', target='a dog', line=7)
     """
+    table = f" Or train on a table of words: {setting('source_col', '1')} of qkv train translate."
+    return Pair(*two_columns(line, where, ("source", "target"), more=table), number)
+
+
+def two_columns(line: str, where: str, names: tuple[str, str], *, more: str = "") -> tuple[str, str]:
+    r"""Split a line at its tab into two texts.
+
+    Args:
+        line: the line.
+        where: file and line, for messages.
+        names: of the columns.
+        more: what else is proposed for a line of more columns without spaces.
+
+    Raises:
+        DataError: it does not have exactly two nonempty columns.
+
+    Example:
+        >>> two_columns("good\ta film", "films.tsv:7", ("label", "text"))
+        ('good', 'a film')
+    """
     columns = line.split("\t")
     if len(columns) != 2:
-        expected = "2 columns, source and target, with one tab between them"
-        got, hint = column_problem(line, "source<TAB>target")
-        if len(columns) > 2 and " " not in line:
-            hint += f" Or train on a table of words: {setting('source_col', '1')} of qkv train translate."
-        raise DataError(where, expected, got, hint)
-    for name, column in zip(("source", "target"), columns, strict=True):
+        got, hint = column_problem(line, "<TAB>".join(names))
+        hint += more if len(columns) > 2 and " " not in line else ""
+        raise DataError(where, f"2 columns, {' and '.join(names)}, with one tab between them", got, hint)
+    for name, column in zip(names, columns, strict=True):
         if not column.strip():
             raise DataError(where, "text in both columns", f"an empty {name}", "Fill it or delete the line.")
-    return Pair(columns[0], columns[1], number)
+    return columns[0], columns[1]
 
 
 def expect_no_header(line: str, where: Place, *, headed: bool) -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from qkv.data.corpus import Lines, header_message, read_lines, repeated_header, silent
-from qkv.data.hints import FASTTEXT, INVISIBLE, column_problem, text_messages
+from qkv.data.corpus import Lines, header_message, read_lines, repeated_header, silent, two_columns
+from qkv.data.hints import FASTTEXT, INVISIBLE, text_messages
 from qkv.data.normal_forms import normalize
 from qkv.errors import DataError, Place, brief
 
@@ -72,19 +72,14 @@ def read_labeled(path: Path | Lines, *, say: Callable[[str], None] = silent) -> 
     if header is not None:
         say(header_message(path, 1, lines[0]))
     for number, line in list(enumerate(lines, start=1))[0 if header is None else 1 :]:
-        columns = line.split("\t")
         where = Place(path, number)
         if header is not None and cells_of(line, "\t") == cells_of(lines[0], "\t"):
             raise repeated_header(line, where)
-        if len(columns) != 2:
-            problem = column_problem(line, "label<TAB>text")
-            raise DataError(where, "2 columns, label and text, with one tab between them", *problem)
-        label, text = columns if header != "text first" else reversed(columns)
-        label = normalize("NFC", label.strip())
-        if not label or not text.strip():
-            got = "an empty label" if not label else "an empty text"
-            raise DataError(where, "a label and a text", got, "Fill it or delete the line.")
-        texts.append(Labeled(text, label, number))
+        if header == "text first":
+            text, label = two_columns(line, where, ("text", "label"))
+        else:
+            label, text = two_columns(line, where, ("label", "text"))
+        texts.append(Labeled(text, normalize("NFC", label.strip()), number))
     if header is None:
         _check_order(texts, str(path))
     _check_each_order(texts, str(path))

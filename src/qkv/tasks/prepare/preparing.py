@@ -3,7 +3,7 @@
 import heapq
 import inspect
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -54,7 +54,7 @@ from qkv.tasks.prepare.making import (
 )
 from qkv.tasks.prepare.settings import PREPARE, PrepareFiles
 from qkv.tasks.prepare.workers import make_shards
-from qkv.tasks.settings import TaskSettings, parameters, spelling_settings
+from qkv.tasks.settings import parameters, spelling_settings
 from qkv.tasks.tokenizing import learn_tokenizer
 from qkv.tasks.translate.data import learn_tokenizers
 from qkv.tasks.translate.settings import TRANSLATE, TranslateTokenizer
@@ -123,7 +123,7 @@ class Preparation:
         inputs = _inputs(files, settings)
         _expect_used(settings, inputs, kind)
         origin = open_origin(None, PREPARE.name, tokenizer_from)
-        task = _task_of(kind)
+        task = GENERATE if kind == "text" else TRANSLATE
         if origin is not None:
             if origin.trained.tokenizer.imported is not None:
                 hint = "Its rules decide about whole texts: train from files."
@@ -194,7 +194,8 @@ class Preparation:
             for side, name in enumerate(block.files):
                 sides.setdefault(name, []).append((block, side))
         for name, parts in sides.items():
-            numbers, texts = zip(*_numbered(parts), strict=True)
+            lines = [line for block, side in parts for line in lines_of(block, side)]
+            numbers, texts = [where.line or 0 for _, where in lines], [text for text, _ in lines]
             seems_pairs = pairs_message(texts) if self.kind == "text" else None
             is_read_whole = not self.inputs.documents
             odd = text_messages(numbers, texts) if is_read_whole else damage_messages(zip(numbers, texts, strict=True))
@@ -391,12 +392,6 @@ def _by_flag(work: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     return {**(settings if isinstance(settings, dict) else {}), "inputs": work.get("inputs")}
 
 
-def _numbered(parts: Iterable[tuple[LineBlock, int]]) -> Iterator[tuple[int, str]]:
-    """Read the lines of blocks of one file, with their numbers."""
-    for block, side in parts:
-        yield from enumerate((text for text, _ in lines_of(block, side)), start=block.first)
-
-
 def _expect_used(files: PrepareFiles, inputs: InputFiles, kind: CorpusKind) -> None:
     """Refuse settings that would change nothing.
 
@@ -434,10 +429,6 @@ def _inputs(files: Sequence[Path], settings: PrepareFiles) -> InputFiles:
             hint = "Name each file once: text that comes twice is held out and trained on."
             raise ConfigError("FILES", "files that differ", f"{earlier} and {file}, one file", hint)
     return InputFiles(tuple((Path(file),) for file in files))
-
-
-def _task_of(kind: CorpusKind) -> TaskSettings:
-    return GENERATE if kind == "text" else TRANSLATE
 
 
 def _new_folder(out: Path | None) -> Path:

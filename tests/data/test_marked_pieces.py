@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from qkv.data.marked_pieces import MARKS, PieceMarks, piece_marks, words_of
+from qkv.data.marked_pieces import MARKS, PieceMarks, piece_marks, joined_words
 
 WORDS = ["ein", "großer", "Hund", "läuft", "über", "eine", "Wiese", ",", "#", "2"]
 TEXTS = [" ".join(Random(seed).choices(WORDS, k=1 + seed % 9)) + " Katze" for seed in range(40)]
@@ -35,21 +35,21 @@ SPLITTERS: dict[str, Callable[[str], str]] = {
 def test_pieces_become_the_words_that_they_were(marks: PieceMarks) -> None:
     pieces = [SPLITTERS[marks.library](text) for text in TEXTS]
     assert piece_marks(pieces) == marks
-    assert words_of(pieces) == TEXTS
-    assert words_of(pieces[:1], marks) == TEXTS[:1]
-    assert words_of([*TEXTS, pieces[0]]) == [*TEXTS, pieces[0]], "one in forty is a text about pieces"
+    assert joined_words(pieces) == TEXTS
+    assert joined_words(pieces[:1], marks) == TEXTS[:1]
+    assert joined_words([*TEXTS, pieces[0]]) == [*TEXTS, pieces[0]], "one in forty is a text about pieces"
 
 
 def test_what_is_whole_stays() -> None:
     for texts in (TEXTS, [], [""], ["b @@ d", "a @ b"], ["▁ h a u s ▁"], ["# a ## b"]):
-        assert words_of(texts) == texts
+        assert joined_words(texts) == texts
 
 
 @pytest.mark.parametrize("letter", ["a", "@", "▁", "#", "￭"])
 def test_a_line_without_a_space_takes_time_that_is_linear(letter: str) -> None:
     """A quadratic pattern would take hours for a million letters."""
     line = "字" + letter * 1_000_000 + "字"
-    assert words_of([line, line]) == [line, line]
+    assert joined_words([line, line]) == [line, line]
 
 
 def test_an_answer_that_ends_within_a_word_keeps_no_mark() -> None:

@@ -9,7 +9,7 @@ import torch
 
 import qkv
 from qkv.data.corpus import Pair
-from qkv.data.marked_pieces import words_of
+from qkv.data.marked_pieces import joined_words
 from qkv.errors import CheckpointError, ConfigError, DataError
 from qkv.metrics.translation import bleu
 from qkv.tasks.drawing import alignments
@@ -205,5 +205,5 @@ def test_a_table_of_pieces_is_scored_as_words(library: str, tmp_path: Path) -> N
     written = list(scored.lines)
     assert any(mark in text for text in written for mark in ("@@", "▁")), "answers are written as the table has them"
     kept = _validations(tmp_path / "run")[-1]
-    expected = bleu(words_of(written), [" ".join(words) for words in SAID] * 4)
+    expected = bleu(joined_words(written), [" ".join(words) for words in SAID] * 4)
     assert {figure.name: figure.value for figure in scored.figures}["bleu"] == kept["bleu"] == expected.value

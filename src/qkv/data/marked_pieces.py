@@ -63,7 +63,7 @@ def piece_marks(texts: Sequence[str]) -> PieceMarks | None:
     return next((marks for marks, _ in recognized_pieces(texts)), None)
 
 
-def words_of(texts: Sequence[str], marks: PieceMarks | None = None) -> list[str]:
+def joined_words(texts: Sequence[str], marks: PieceMarks | None = None) -> list[str]:
     """Return texts with their pieces joined to words; texts of whole words as they are.
 
     Args:
@@ -71,7 +71,7 @@ def words_of(texts: Sequence[str], marks: PieceMarks | None = None) -> list[str]
         marks: how pieces are marked; None to recognize it.
 
     Example:
-        >>> words_of(["the c@@ at"]), words_of(["the cat"])
+        >>> joined_words(["the c@@ at"]), joined_words(["the cat"])
         (['the cat'], ['the cat'])
     """
     marks = marks or piece_marks(texts)

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from qkv.data.corpus import fingerprint
-from qkv.data.marked_pieces import words_of
+from qkv.data.marked_pieces import joined_words
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, on_command_line, quantity, setting
 from qkv.metrics.translation import WMT, BleuTokenizer, measures_bleu
@@ -80,7 +80,7 @@ def _bleu_tokenizer(settings: TranslationSettings) -> BleuTokenizer:
 def _monitored(settings: TranslationSettings, text: Parallel) -> TranslationSettings:
     """Return the settings with the figure that chooses the best checkpoint: BLEU, if it measures most answers."""
     # Also where another figure is monitored: a tokenizer that cannot be used is refused before the first step.
-    measured = measures_bleu(words_of([pair.target for pair in text.valid]), _bleu_tokenizer(settings))
+    measured = measures_bleu(joined_words([pair.target for pair in text.valid]), _bleu_tokenizer(settings))
     if settings.training.monitor is not None:
         return settings
     name = "bleu" if measured else "chrf"

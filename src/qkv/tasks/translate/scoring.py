@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from qkv.data.corpus import Pair
-from qkv.data.marked_pieces import piece_marks, words_of
+from qkv.data.marked_pieces import piece_marks, joined_words
 from qkv.data.normal_forms import normalize
 from qkv.errors import ConfigError, on_command_line, setting
 from qkv.metrics.edits import word_error_rate
@@ -60,7 +60,7 @@ def judge(hypotheses: Sequence[str], pairs: Sequence[Pair], bleu_tokenizer: Bleu
     written, references = ([normalize("NFC", text) for text in side] for side in sides)
     # A model that was trained on pieces may be scored on words, which SentencePiece's rule would run together.
     marks = piece_marks(references) or piece_marks(written)
-    written, references = words_of(written, marks), words_of(references)
+    written, references = joined_words(written, marks), joined_words(references)
     joined = "" if marks is None else f"|joined:{marks.library}"
     first = bleu(written, references, bleu_tokenizer)
     figures = [first, *(figure(written, references) for figure in (chrf, exact_match, word_error_rate))]

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from qkv.data.marked_pieces import MARKS, PieceMarks, piece_marks, joined_words
+from qkv.data.marked_pieces import MARKS, PieceMarks, joined_words, piece_marks
 
 WORDS = ["ein", "großer", "Hund", "läuft", "über", "eine", "Wiese", ",", "#", "2"]
 TEXTS = [" ".join(Random(seed).choices(WORDS, k=1 + seed % 9)) + " Katze" for seed in range(40)]

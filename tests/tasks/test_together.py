@@ -79,23 +79,35 @@ def test_no_other_machine_reaches_the_processes() -> None:
         socket.create_connection(("127.0.0.2", port), timeout=10)
 
 
-ORPHAN = """
-import sys
+UNREACHED = """
+import os, sys, time
 from datetime import timedelta
+from multiprocessing import get_context, parent_process
 from qkv.tasks import launch
+
 launch._CONNECTING = timedelta(seconds=1)
-launch._run(0, 1, 2, int(sys.argv[1]), 1, print)
+
+def meet(orphaned):
+    while orphaned and parent_process().is_alive():
+        time.sleep(0.01)
+    launch._run(0, 1, 2, int(sys.argv[1]), 1, print)
+
+if sys.argv[2] == "killed":
+    get_context("fork").Process(target=meet, args=[True]).start()
+    os._exit(0)
+meet(False)
 """
 
 
-def test_a_process_ends_whose_first_one_was_killed_before_they_met() -> None:
+@pytest.mark.parametrize("first", ["killed", "out of reach"])
+def test_a_process_that_meets_no_other_ends(first: str) -> None:
     """PyTorch's store tries to connect for five minutes; a test that hangs so long has failed."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    done = subprocess.run(
-        [sys.executable, "-c", ORPHAN, str(port)], check=False, capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 1, done.stderr
+    command = [sys.executable, "-c", UNREACHED, str(port), first]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
+    assert bool(done.stderr) == (first != "killed"), "its user has the prompt of the shell again"
+    assert bool(done.returncode) == (first != "killed")
 
 
 def trained(out: Path, count: int | None = 2, data: Any = PAIRS, *callbacks: Callable[[Event], object]) -> Outcome:

@@ -249,6 +249,8 @@ def _start(rank: int, size: int, port: int, threads: int, work: Callable[[], obj
 
 def _run(_: int, rank: int, size: int, port: int, threads: int, work: Callable[[], object]) -> None:
     """Train in a process that another one started, which reports the errors of all."""
+    from multiprocessing import parent_process
+
     import torch
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # PyTorch names it without exporting it
 
@@ -256,6 +258,8 @@ def _run(_: int, rank: int, size: int, port: int, threads: int, work: Callable[[
 
     leave_terminal()  # Ctrl-C reaches the first process alone, which tells the others
     torch.set_num_threads(threads)
+    if (parent := parent_process()) is not None and not parent.is_alive():
+        sys.exit(_DEFECT)  # killed while this process started; to connect would take long, and print a stack
     try:
         store = _store_of_training(TCPStore(_HERE, port, size, is_master=False, timeout=_CONNECTING), 0)
         with joined(Processes(rank, size, store, _HERE)):

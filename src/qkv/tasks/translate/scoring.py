@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from qkv.data.corpus import Pair
-from qkv.data.marked_pieces import piece_marks, joined_words
+from qkv.data.marked_pieces import joined_words, piece_marks
 from qkv.data.normal_forms import normalize
 from qkv.errors import ConfigError, on_command_line, setting
 from qkv.metrics.edits import word_error_rate

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NoReturn, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor
@@ -47,7 +47,6 @@ _PATIENCE = timedelta(days=7)
 ARRIVED = "qkv.here."
 """Prefix of the key that a process stores once it has started."""
 _FAILED = "qkv.failed"
-_DIGEST = 32
 _EXCERPT = 200
 """Characters of PyTorch's message that an error quotes."""
 _DIGITS = 10
@@ -302,17 +301,10 @@ class Processes:
         from torch.distributed import ProcessGroupGloo
 
         assert self._store is not None
-        options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # not among its types
-        options._timeout = _CONNECTING
         try:
             self._store.set(f"{ARRIVED}{self.rank}", "")
             self._store.wait([f"{ARRIVED}{rank}" for rank in range(self.size)], _ARRIVAL)
-            options._devices = [
-                ProcessGroupGloo.create_default_device()
-                if self._address is None
-                else ProcessGroupGloo.create_device(hostname=self._address)
-            ]
-            self._group = ProcessGroupGloo(self._store, self.rank, self.size, options)
+            self._group = ProcessGroupGloo(self._store, self.rank, self.size, _transport(self._address))
         except RuntimeError as error:
             hint = "On several machines, set GLOO_SOCKET_IFNAME to the interface by which each reaches the others."
             got = f"process {self.rank}, which cannot reach another one ({first_line(error)})"
@@ -330,15 +322,10 @@ class Processes:
         try:
             yield
         except RuntimeError as error:  # how PyTorch reports a closed connection
-            self._lost(error)
-
-    def _lost(self, error: RuntimeError) -> NoReturn:
-        """Raise the error that ended another process, if it left one."""
-        if (failure := self.failure()) is not None:
-            raise failure from None
-        hint = "Run the same command again to resume from the newest checkpoint."
-        got = f"one that ended or is out of reach ({first_line(error)})"
-        raise LostProcessError("processes", f"all {self.size} processes to go on", got, hint) from None
+            hint = "Run the same command again to resume from the newest checkpoint."
+            got = f"one that ended or is out of reach ({first_line(error)})"
+            lost = LostProcessError("processes", f"all {self.size} processes to go on", got, hint)
+            raise self.failure() or lost from None
 
     def fail(self, error: QkvError) -> None:
         """Store an error for process 0, which reports it."""
@@ -359,6 +346,17 @@ class Processes:
         except RuntimeError:  # process 0 has ended, and the store with it
             return None
         return from_json_value(failure)
+
+
+def _transport(address: str | None) -> Any:
+    """Return the options of connections from an address, or PyTorch's choice; whoever holds them holds a thread."""
+    from torch.distributed import ProcessGroupGloo
+
+    options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # not among its types
+    options._timeout = _CONNECTING
+    named, default = ProcessGroupGloo.create_device, ProcessGroupGloo.create_default_device
+    options._devices = [default() if address is None else named(hostname=address)]
+    return options
 
 
 def first_line(error: Exception) -> str:

@@ -22,7 +22,7 @@ PROGRAM = """
 from datetime import timedelta
 from qkv.cli.main import main
 from qkv.training import processes
-processes._UPDATE = timedelta(seconds=20)  # half an hour in place of it takes too long for a test
+processes.PATIENCE = timedelta(seconds=20)  # half an hour in place of it takes too long for a test
 main()
 """
 SETTINGS = f"""

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from random import Random
@@ -24,6 +25,8 @@ from torch import distributed as dist
 from qkv.checkpoint.folder import load
 from qkv.checkpoint.rotation import latest_complete
 from qkv.errors import ConfigError, DataError, QkvError
+from qkv.metrics.figure import Figure
+from qkv.training import processes as training_processes
 from qkv.training.journal import NAME as JOURNAL
 from qkv.training.journal import read_journal
 from qkv.training.processes import Node, Processes, Tree, connected, current
@@ -123,6 +126,22 @@ def test_killed_processes_go_on_in_any_number_with_the_same_bits(tmp_path: Path,
         assert [result[:2] for result in others] == [["LostProcessError", "processes"]] * (size - 1)
     for size in (4, 2, 1):
         assert together(tmp_path, size, lambda _: digest(run, settings))[0] == expected
+
+
+def test_a_validation_may_take_longer_than_processes_wait_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(Struck):
+        def validate(self) -> list[Figure]:
+            time.sleep(4)
+            return super().validate()
+
+    monkeypatch.setattr(training_processes, "PATIENCE", timedelta(seconds=2))
+    monkeypatch.setattr(training_processes, "ALIVE_EVERY", 0.2)
+    settings = replace(FOUR, steps=2, validate_every=1)
+    torch.manual_seed(3)
+    results = together(tmp_path, 2, lambda _: digest(tmp_path / "run", settings, Slow(Steady())))
+    assert [result[:2] for result in results] == [["finished", 2]] * 2
 
 
 def test_a_signal_to_the_first_process_saves_and_ends_all(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from qkv.errors import (
     setting,
     to_json_value,
 )
+from qkv.heartbeat import Heartbeat
 from qkv.strict_json import parse_json
 from qkv.training_settings import Settings
 
@@ -40,10 +41,10 @@ _ARRIVAL = timedelta(minutes=10)
 """How long a process waits for all to start."""
 _CONNECTING = timedelta(seconds=20)
 """How long it then tries to connect to them; Gloo waits five times as long for connections from others."""
-_UPDATE = timedelta(minutes=30)
-"""How long a process waits for the part of another one; one that ends is noticed at once, a lost machine after this."""
-_PATIENCE = timedelta(days=7)
-"""How long a process waits for what the first one does alone, such as for a validation."""
+PATIENCE = timedelta(minutes=30)
+"""How long a process waits for another one: one that ends is noticed at once, a machine out of reach after this."""
+ALIVE_EVERY = 60.0
+"""Seconds after which the first process tells the others that it is alive, while it works alone."""
 ARRIVED = "qkv.here."
 """Prefix of the key that a process stores once it has started."""
 _FAILED = "qkv.failed"
@@ -158,6 +159,27 @@ class Processes:
         self._broadcast(order)
         return order.tolist()
 
+    @contextmanager
+    def kept_waiting(self, *order: int) -> Iterator[None]:
+        """Let the others wait while process 0 works alone, as in a validation: an order from time to time says so.
+
+        Args:
+            order: what `receive` gives them, for which they do nothing.
+        """
+        if self.size == 1:
+            yield
+            return
+
+        def tell() -> None:
+            with suppress(QkvError):  # the next order meets the same error
+                self.announce(*order)
+
+        heartbeat = Heartbeat(tell, ALIVE_EVERY)
+        try:
+            yield
+        finally:
+            heartbeat.close()
+
     def expect_same(self, facts: Mapping[str, str]) -> None:
         """Compare facts between all processes, before anything is sent whose size depends on them.
 
@@ -259,7 +281,7 @@ class Processes:
         from torch.distributed import BroadcastOptions
 
         options = BroadcastOptions()
-        options.rootRank, options.rootTensor, options.timeout = 0, 0, _PATIENCE
+        options.rootRank, options.rootTensor, options.timeout = 0, 0, PATIENCE
         with self._connected():
             self._group.broadcast([tensor], options).wait()
 
@@ -268,7 +290,7 @@ class Processes:
         from torch.distributed.distributed_c10d import AllgatherOptions  # type: ignore[attr-defined]  # not exported
 
         options = AllgatherOptions()
-        options.timeout = _UPDATE
+        options.timeout = PATIENCE
         tensors = [torch.empty_like(tensor) for _ in range(self.size)]
         with self._connected():
             self._group.allgather([tensors], [tensor], options).wait()
@@ -284,7 +306,7 @@ class Processes:
                         transfers.append(self._group.recv([incoming[rank]], rank, 0))
                         transfers.append(self._group.send([outgoing[rank]], rank, 0))
                 while transfers:
-                    transfers.pop().wait(_UPDATE)
+                    transfers.pop().wait(PATIENCE)
             finally:
                 transfers.clear()
 

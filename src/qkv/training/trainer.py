@@ -71,7 +71,7 @@ from qkv.training.state import State, Sums, read_fingerprint, read_state
 from qkv.training.tensorboard import Board
 from qkv.training_settings import Settings
 
-_UPDATE, _COMPARE, _END = range(3)
+_UPDATE, _COMPARE, _WAIT, _END = range(4)
 """What process 0 tells the others to do next."""
 _REASONS: tuple[Reason, ...] = get_args(Reason)
 
@@ -343,7 +343,7 @@ class Trainer:
                 return Outcome(_REASONS[reason], step, step_folder(run, step), "", signal=signal or None)
             if order == _COMPARE:
                 self._expect_same_weights()
-            else:
+            elif order == _UPDATE:
                 self.update()
 
     # One update: the gradient of its batches, in parts, summed in an order that no number of processes changes.
@@ -477,7 +477,7 @@ class Trainer:
         self._memory.release()
         try:
             breakable = nullcontext() if self._interrupts is None else self._interrupts.breakable()
-            with undisturbed(), torch.no_grad(), breakable:
+            with undisturbed(), torch.no_grad(), self.processes.kept_waiting(_WAIT, 0, 0), breakable:
                 figures = tuple(self.task.validate())
         finally:
             self._memory.release()
@@ -508,7 +508,8 @@ class Trainer:
         trainer = TrainerState(tensors, self.state.to_json_value(self.batches.fingerprint()))
         contents = Contents(self.model.state_dict(), self.config, self.tokenizer, trainer, tuple(figures))
         self._notify(Saving(step))
-        self._digest = save_step(self._run, step, contents, keep=self.settings.keep, best=better).digest
+        with self.processes.kept_waiting(_WAIT, 0, 0):
+            self._digest = save_step(self._run, step, contents, keep=self.settings.keep, best=better).digest
         self._saved = step_folder(self._run, step)
         self._notify(Saved(step, self._saved))
 

@@ -85,7 +85,7 @@ class Recipe(Generic[F, C, D, M]):
         adapt: fit what was read to a run to start from, or refuse that run.
         judge: the figures of a model without a `job`.
         completed: fill in settings that follow from what was read.
-        runs: the runs of a training whose folder holds several: the task, settings and folder of each; None for one.
+        runs: the settings and the folder of each run of a training; one, unless an ensemble is trained.
 
     Example: see docs/how_to/extend.md, "A task".
     """
@@ -102,9 +102,9 @@ class Recipe(Generic[F, C, D, M]):
     adapt: Callable[[D, Origin | None], D] = lambda text, origin: text
     judge: Callable[[M, D, RecipeSettings[F, C]], Sequence[Figure]] = lambda model, text, settings: ()
     completed: Callable[[RecipeSettings[F, C], D], RecipeSettings[F, C]] = lambda settings, text: settings
-    runs: (
-        Callable[[RecipeSettings[F, C], Path], Iterable[tuple["Recipe[F, C, D, M]", RecipeSettings[F, C], Path]]] | None
-    ) = None
+    runs: Callable[[RecipeSettings[F, C], Path], Iterable[tuple[RecipeSettings[F, C], Path]]] = (
+        lambda settings, folder: [(settings, folder)]
+    )
 
     @property
     def task(self) -> str:

@@ -163,10 +163,8 @@ def train_run(
     Raises:
         QkvError: any bad input; nothing already saved is lost.
     """
-    folder = run_folder(out)
-    runs = [(recipe, settings, folder)] if recipe.runs is None else recipe.runs(settings, folder)
-    for member, its_settings, its_folder in runs:
-        outcome = _train_one(member, its_settings, its_folder, device, tensorboard, origin)
+    for its_settings, folder in recipe.runs(settings, run_folder(out)):
+        outcome = _train_one(recipe, its_settings, folder, device, tensorboard, origin)
         if outcome.exit_code:
             break
     return outcome

@@ -1,10 +1,10 @@
 """`qkv train translate`: from settings to a trained run folder, or one for each model of an ensemble."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, final
 
 from qkv.data.corpus import fingerprint
 from qkv.data.marked_pieces import joined_words
@@ -42,10 +42,30 @@ SYMBOLS: Mapping[str, Mapping[str, object]] = MappingProxyType(
 TranslationSettings = RecipeSettings[TranslateFiles, TranslationConfig]
 
 
+@final
+@dataclass(frozen=True)
+class Member:
+    """One model of an ensemble, in place of the settings of the ensemble.
+
+    Args:
+        direction: in which it writes.
+        split: the seed that selects the held-out pairs, the same for all members.
+    """
+
+    direction: Direction
+    split: int
+
+
+def _member(settings: TranslationSettings) -> Member:
+    ensemble = settings.ensemble
+    return ensemble if isinstance(ensemble, Member) else Member("ahead", settings.training.seed)
+
+
 def _read(settings: TranslationSettings, tokenizer: Tokenizer | None) -> Parallel:
-    copies = settings.model.copy != "none"
+    copies, member = settings.model.copy != "none", _member(settings)
     assert isinstance(settings.tokenizer, TranslateTokenizer)
-    return read_training(settings.data, settings.tokenizer, settings.training.seed, tokenizer, copies=copies)
+    text = read_training(settings.data, settings.tokenizer, member.split, tokenizer, copies=copies)
+    return text.right_to_left() if member.direction == "back" else text
 
 
 def _build(config: TranslationConfig, text: Parallel) -> TranslationModel:
@@ -60,6 +80,7 @@ def _job(model: TranslationModel, text: Parallel, settings: TranslationSettings)
         training.label_smoothing,
         settings.data.longest,
         training.batch_size,
+        right_to_left=_member(settings).direction == "back",
         bleu_tokenizer=_bleu_tokenizer(settings),
     )
 
@@ -67,10 +88,11 @@ def _job(model: TranslationModel, text: Parallel, settings: TranslationSettings)
 def _identity(text: Parallel, settings: TranslationSettings) -> dict[str, Any]:
     fingerprints = {"train": text.fingerprint, "valid": fingerprint(text.valid)}
     table = {} if settings.data.table is None else {"table": as_dict(settings.data.table)}
+    direction = {"direction": "back"} if _member(settings).direction == "back" else {}
     # Fields that only some runs need, so that others have the same configuration as in earlier versions.
     optional = {"bleu_tokenize": _bleu_tokenizer(settings), STORED: text.limit.to_json_value()}
     stored = {name: value for name, value in optional.items() if value not in (WMT, [])}
-    return {"longest": settings.data.longest, **stored, **table, "text": fingerprints}
+    return {**direction, "longest": settings.data.longest, **stored, **table, "text": fingerprints}
 
 
 def _bleu_tokenizer(settings: TranslationSettings) -> BleuTokenizer:
@@ -127,55 +149,23 @@ def _defaults_of(config: TranslationConfig, files: TranslateFiles) -> Mapping[st
     return {} if files.table is None else SYMBOLS
 
 
-TranslationRecipe = Recipe[TranslateFiles, TranslationConfig, Parallel, TranslationModel]
-
-
-def _runs(settings: TranslationSettings, out: Path) -> Iterator[tuple[TranslationRecipe, TranslationSettings, Path]]:
+def _runs(settings: TranslationSettings, out: Path) -> Iterator[tuple[TranslationSettings, Path]]:
     """Yield the training of one translator, or of each member of an ensemble; their seeds count up."""
     members: MemberSettings = settings.ensemble
     names = [f"{number}-{way}" for number, way in enumerate(members.directions)] if members.ensemble > 1 else []
     if current().leads:
         write_members(out, names)
     if not names:
-        yield RECIPE, settings, out
+        yield settings, out
         return
     for number, (name, way) in enumerate(zip(names, members.directions, strict=True)):
         seed = settings.training.seed + number
         note(f"Member {number + 1} of {len(names)}, seed {seed}: {out / name}")
         training = replace(settings.training, seed=seed)
-        yield member(way, settings.training.seed), replace(settings, training=training), out / name
+        yield replace(settings, training=training, ensemble=Member(way, settings.training.seed)), out / name
 
 
-def member(direction: Direction, split: int) -> TranslationRecipe:
-    """Return the recipe of one model of an ensemble.
-
-    Args:
-        direction: in which it writes.
-        split: the seed that selects the held-out pairs, the same for all members.
-
-    Returns:
-        The recipe; its run says the direction if that is right to left.
-
-    Example:
-        >>> member("back", split=0).task
-        'translate'
-    """
-    right_to_left = direction == "back"
-
-    def read(settings: TranslationSettings, tokenizer: Tokenizer | None) -> Parallel:
-        text = _read(replace(settings, training=replace(settings.training, seed=split)), tokenizer)
-        return text.right_to_left() if right_to_left else text
-
-    def job(model: TranslationModel, text: Parallel, settings: TranslationSettings) -> TranslationTask:
-        return replace(_job(model, text, settings), right_to_left=right_to_left)
-
-    def identity(text: Parallel, settings: TranslationSettings) -> dict[str, Any]:
-        return {**({"direction": direction} if right_to_left else {}), **_identity(text, settings)}
-
-    return replace(RECIPE, read=read, job=job, identity=identity)
-
-
-RECIPE: TranslationRecipe = Recipe(
+RECIPE: Recipe[TranslateFiles, TranslationConfig, Parallel, TranslationModel] = Recipe(
     TRANSLATE,
     ModelTable(read_config, table_of),
     _read,

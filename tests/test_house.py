@@ -91,11 +91,7 @@ def run(*command: str, **environment: str) -> str:
 OPTIONAL = ("numba", "llvmlite", "triton", "matplotlib", "starlette", "uvicorn", "transformers", "tensorboard")
 FORBIDDEN = """
 import sys
-class Forbidden:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in sys.argv[1:]:
-            raise ImportError(f"{name} is forbidden here")
-sys.meta_path.insert(0, Forbidden())
+sys.modules.update(dict.fromkeys(sys.argv[1:]))  # as if they were not installed
 import torch, qkv
 query = torch.randn(1, 2, 5, 4)
 query.requires_grad_()

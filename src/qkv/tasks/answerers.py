@@ -1,7 +1,6 @@
 """What answers for each task: the class of its trained models, imported when it is asked for, without any training."""
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any
 
 
@@ -47,15 +46,13 @@ def _mask_filler() -> Any:
     return MaskFiller
 
 
-ANSWERERS: Mapping[str, Callable[[], Any]] = MappingProxyType(
-    {
-        "translate": _translator,
-        "generate": _generator,
-        "classify": _classifier,
-        "tag": _tagger,
-        "point": _pointer,
-        "regress": _regressor,
-        "fill": _mask_filler,
-    }
-)
+ANSWERERS: dict[str, Callable[[], Any]] = {
+    "translate": _translator,
+    "generate": _generator,
+    "classify": _classifier,
+    "tag": _tagger,
+    "point": _pointer,
+    "regress": _regressor,
+    "fill": _mask_filler,
+}
 """What imports and returns the class of a task's trained models; masks are filled by published models alone."""

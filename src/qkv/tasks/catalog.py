@@ -1,9 +1,10 @@
 """The tasks that are trained, by name: their settings and their recipes. `qkv.tasks.answerers` has what answers."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any
 
+from qkv.errors import ConfigError
+from qkv.tasks.answerers import ANSWERERS
 from qkv.tasks.classify.settings import CLASSIFY
 from qkv.tasks.generate.settings import GENERATE
 from qkv.tasks.point.settings import POINT
@@ -12,36 +13,79 @@ from qkv.tasks.settings import TaskSettings
 from qkv.tasks.tag.settings import TAG
 from qkv.tasks.translate.settings import TRANSLATE
 
-TASKS: Mapping[str, TaskSettings] = MappingProxyType(
-    {task.name: task for task in (TRANSLATE, CLASSIFY, TAG, GENERATE, POINT, REGRESS)}
-)
+TASKS: dict[str, TaskSettings] = {task.name: task for task in (TRANSLATE, CLASSIFY, TAG, GENERATE, POINT, REGRESS)}
 """The settings of the tasks that are trained, in the order of the help; they import nothing large."""
 
 
+def _translate() -> Any:
+    from qkv.tasks.translate.recipe import RECIPE
+
+    return RECIPE
+
+
+def _generate() -> Any:
+    from qkv.tasks.generate.recipe import RECIPE
+
+    return RECIPE
+
+
+def _classify() -> Any:
+    from qkv.tasks.classify.recipe import RECIPE
+
+    return RECIPE
+
+
+def _tag() -> Any:
+    from qkv.tasks.tag.recipe import RECIPE
+
+    return RECIPE
+
+
+def _point() -> Any:
+    from qkv.tasks.point.recipe import RECIPE
+
+    return RECIPE
+
+
+def _regress() -> Any:
+    from qkv.tasks.regress.recipe import RECIPE
+
+    return RECIPE
+
+
+RECIPES: dict[str, Callable[[], Any]] = {
+    "translate": _translate,
+    "classify": _classify,
+    "tag": _tag,
+    "generate": _generate,
+    "point": _point,
+    "regress": _regress,
+}
+"""What imports and returns how each task is trained, see `qkv.tasks.recipe`."""
+
+
 def recipe_of(task: str) -> Any:
-    """Return how a task is trained, see `qkv.tasks.recipe`, importing its models alone."""
-    match task:
-        case "translate":
-            from qkv.tasks.translate import recipe as translate
+    """Return how a task is trained, importing its models alone.
 
-            return translate.RECIPE
-        case "generate":
-            from qkv.tasks.generate import recipe as generate
+    Raises:
+        KeyError: there is no such task.
+    """
+    return RECIPES[task]()
 
-            return generate.RECIPE
-        case "classify":
-            from qkv.tasks.classify import recipe as classify
 
-            return classify.RECIPE
-        case "tag":
-            from qkv.tasks.tag import recipe as tag
+def register(settings: TaskSettings, recipe: Callable[[], Any], answerer: Callable[[], Any]) -> None:
+    """Add a task: to `qkv train` and `qkv.train`, `qkv.load`, the commands that use a trained model, and the help.
 
-            return tag.RECIPE
-        case "point":
-            from qkv.tasks.point import recipe as point
+    Args:
+        settings: its name, its help and its tables of settings.
+        recipe: imports and returns how it is trained, a `qkv.tasks.recipe.Recipe`.
+        answerer: imports and returns the class of its trained models, a `qkv.tasks.task.Answerer`.
 
-            return point.RECIPE
-        case _:
-            from qkv.tasks.regress import recipe as regress
+    Raises:
+        ConfigError: there is a task of this name.
 
-            return regress.RECIPE
+    Example: see docs/how_to/extend.md, "A task".
+    """
+    if settings.name in ANSWERERS:
+        raise ConfigError("settings", "the name of a new task", f'"{settings.name}"', "Give it another name.")
+    TASKS[settings.name], RECIPES[settings.name], ANSWERERS[settings.name] = settings, recipe, answerer

@@ -1,0 +1,157 @@
+"""A task that the package does not have: lines that begin with their label. It is added by one registration."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from qkv.data.batches import collate_sources
+from qkv.data.tokenizer import Tokenizer
+from qkv.errors import ConfigError, setting
+from qkv.metrics.figure import Figure
+from qkv.models.reader import ReaderConfig, TextClassifier
+from qkv.settings import Option, build
+from qkv.tasks.catalog import register
+from qkv.tasks.recipe import ModelTable, Recipe, without
+from qkv.tasks.runs import Trained, rebuild
+from qkv.tasks.settings import AnswersEvaluation, TaskSettings, TokenizerSettings
+from qkv.tasks.task import Scored
+from qkv.tasks.text_attention import read_scene
+from qkv.training_settings import Settings as Training
+from qkv.view.scene import Scene
+
+Item = tuple[list[int], int]  # tokens, label
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    lines: Annotated[Path | None, Option("Lines that begin with their label")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    width: Annotated[int, Option("Width of the states", least=4)] = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Files, AnswersEvaluation):
+    """Score a sorter. Example: qkv evaluate runs/sort --lines test.txt"""
+
+
+SORT = TaskSettings(
+    "sort",
+    "Train a model that sorts lines. Example: qkv train sort --lines lines.txt --out run",
+    {"data": Files, "tokenizer": TokenizerSettings, "model": Model, "training": Training},
+    {"tokenizer": {"tokenizer": "word"}, "training": {"steps": 40, "warmup": 2, "learning_rate": 0.02}},
+    evaluation=Evaluation,
+)
+
+
+class Text(NamedTuple):
+    tokenizer: Tokenizer
+    labels: list[str]
+    items: list[Item]
+
+
+def pairs_of(path: Path | None) -> list[tuple[str, str]]:
+    if path is None:
+        raise ConfigError(setting("lines"), "a file", "none", "Give the lines to learn from.")
+    return [(first, rest) for first, _, rest in (line.partition(" ") for line in path.read_text().splitlines())]
+
+
+def read(settings: Any, tokenizer: Tokenizer | None) -> Text:
+    pairs = pairs_of(settings.data.lines)
+    tokenizer = tokenizer or Tokenizer.learn([text for _, text in pairs], "word", 100)
+    labels = sorted({label for label, _ in pairs})
+    return Text(tokenizer, labels, [(tokenizer.encode(text), labels.index(label)) for label, text in pairs])
+
+
+def network(width: int, size: int, labels: int, unknown: int) -> TextClassifier:
+    sizes = {"width": width, "size": size, "labels": labels, "heads": 1, "feed_forward": 8, "dropout": 0.0}
+    return TextClassifier(build(ReaderConfig, {"encoder": "transformer", **sizes}, "model"), unknown)
+
+
+class Job(NamedTuple):
+    model: TextClassifier
+    text: Text
+    unit: str = "lines"
+
+    def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
+        order = torch.randperm(len(self.text.items), generator=torch.Generator().manual_seed(seed + epoch))
+        return [part.tolist() for part in order.split(8)]
+
+    def collate(self, indices: Sequence[int]) -> list[Item]:
+        return [self.text.items[index] for index in indices]
+
+    def objective(self, batch: Sequence[Item]) -> tuple[Tensor, int]:
+        sources, lengths = collate_sources([ids for ids, _ in batch], self.text.tokenizer.pad, torch.device("cpu"))
+        labels = torch.tensor([label for _, label in batch])
+        return torch.nn.functional.cross_entropy(self.model(sources, lengths), labels, reduction="sum"), len(batch)
+
+    def validate(self) -> list[Figure]:
+        answers = Sorter(self.model, self.text.tokenizer, self.text.labels).best([ids for ids, _ in self.text.items])
+        return [accuracy(answers, [label for _, label in self.text.items])]
+
+    def lines(self, indices: Sequence[int]) -> list[int]:
+        return [index + 1 for index in indices]
+
+
+def accuracy(answers: Sequence[object], labels: Sequence[object]) -> Figure:
+    right = sum(answer == label for answer, label in zip(answers, labels, strict=True))
+    return Figure("accuracy", 100 * right / len(labels), "%")
+
+
+class Sorter:
+    """What answers."""
+
+    def __init__(self, model: TextClassifier, tokenizer: Tokenizer, labels: Sequence[str]) -> None:
+        self.model, self.tokenizer, self.labels = model, tokenizer, list(labels)
+
+    @classmethod
+    def of(cls, trained: Trained, device: str | torch.device = "cpu") -> "Sorter":
+        config: Mapping[str, Any] = trained.contents.config
+        tokenizer, labels = trained.tokenizer, config["labels"]
+        sizes = (config["model"]["width"], tokenizer.size, len(labels), tokenizer.unk)
+        return cls(rebuild(lambda: network(*sizes), trained, device), tokenizer, labels)
+
+    @torch.no_grad()
+    def best(self, texts: Sequence[list[int]]) -> list[int]:
+        self.model.eval()
+        sources, lengths = collate_sources(texts, self.tokenizer.pad, torch.device("cpu"))
+        return list(map(int, self.model(sources, lengths).argmax(-1)))
+
+    def sort(self, texts: Sequence[str]) -> list[str]:
+        return [self.labels[number] for number in self.best([self.tokenizer.encode(text) for text in texts])]
+
+    def score_files(self, files: Evaluation) -> Scored:
+        pairs = pairs_of(files.lines)
+        answers = self.sort([text for _, text in pairs])
+        numbers = [
+            [self.labels.index(label) for label in labels] for labels in (answers, [first for first, _ in pairs])
+        ]
+        return Scored([accuracy(*numbers)], answers)
+
+    def scene(self, text: str, tokens: int | None = None) -> Scene:
+        return read_scene(self, self.tokenizer.encode(text)[:tokens], text)
+
+    def export_facts(self, to: str) -> dict[str, Any]:
+        return {"labels": self.labels}
+
+
+RECIPE: Recipe[Files, Model, Text, TextClassifier] = Recipe(
+    settings=SORT,
+    model=ModelTable(read=lambda table: build(Model, table, "model"), show=without),
+    read=read,
+    build=lambda config, text: network(config.width, text.tokenizer.size, len(text.labels), text.tokenizer.unk),
+    job=lambda model, text, settings: Job(model, text),
+    identity=lambda text, settings: {"labels": list(text.labels)},
+    summary=lambda text, model: f"{len(text.items)} lines",
+)
+
+
+def add() -> None:
+    """Register the task."""
+    register(SORT, lambda: RECIPE, lambda: Sorter)

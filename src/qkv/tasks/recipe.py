@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from torch import nn
 
@@ -16,8 +16,10 @@ from qkv.settings import UNKNOWN, as_dict, build, check_tables, converted, merge
 from qkv.tasks.origin import Origin
 from qkv.tasks.settings import ModelKind, TaskSettings, TokenizerSettings
 from qkv.tasks.tokenizing import with_known_tokens
-from qkv.training.protocols import Task
 from qkv.training_settings import Settings as Training
+
+if TYPE_CHECKING:
+    from qkv.training.protocols import Task
 
 Tables = Mapping[str, Mapping[str, Any]]
 """Settings by table and name."""
@@ -94,7 +96,7 @@ class Recipe(Generic[F, C, D, M]):
     model: ModelTable[C]
     read: Callable[[RecipeSettings[F, C], Tokenizer | None], D]
     build: Callable[[C, D], M]
-    job: Callable[[M, D, RecipeSettings[F, C]], Task[Any]] | None
+    job: "Callable[[M, D, RecipeSettings[F, C]], Task[Any]] | None"
     identity: Callable[[D, RecipeSettings[F, C]], dict[str, Any]]
     summary: Callable[[D, M], str]
     defaults_of: Callable[[C, F], Mapping[str, Mapping[str, object]]] = lambda model, files: {}

@@ -45,7 +45,7 @@ def measure(job: str) -> str:
     if job == "load":
         qkv.load("example")
         modules = [name for name in sys.modules if name.startswith("qkv.")]
-        training = sum(name.startswith("qkv.training") for name in modules)
+        training = sum(f"{name}.".startswith("qkv.training.") for name in modules)
         return f'qkv.load("example"): {len(modules)} modules imported, {training} of them of qkv.training'
     if job == "translate":
         translator = qkv.load("example", task="translate")

@@ -4,6 +4,8 @@ import doctest
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +25,8 @@ from qkv.compiled.target import CHOICE
 from qkv.errors import CompilationError
 
 PACKAGE = Path(qkv.__file__).parent
+ALONE = "QKV_TEST_ALONE"
+"""Set in the process of a test that runs alone."""
 TRACES_QKV = "2.12"
 """The first version of PyTorch whose compiler traces every call; those before 2.11 trace none."""
 KERNEL_EXAMPLES = {
@@ -95,6 +99,36 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     }
     config.hook.pytest_deselected(items=[item for item in items if not runs[item]])
     items[:] = [item for item in items if runs[item]]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that differentiates in forks in a new process without a GPU, if forks of this one cannot.
+
+    PyTorch's autograd starts threads for a GPU, or for deeply nested passes; later forks can differentiate nothing.
+    """
+    if pyfuncitem.get_closest_marker("forks") is None or os.environ.get(ALONE) or _forks_differentiate():
+        return None
+    call = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", pyfuncitem.nodeid]
+    environment = {**os.environ, ALONE: "1", "CUDA_VISIBLE_DEVICES": "", "PYTEST_ADDOPTS": ""}
+    done = subprocess.run(
+        call, cwd=pyfuncitem.config.rootpath, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    return True
+
+
+def _forks_differentiate() -> bool:
+    if torch.accelerator.is_available() or not hasattr(os, "fork"):
+        return not hasattr(os, "fork")  # such tests are skipped there
+    pid = os.fork()
+    if pid == 0:
+        try:
+            torch.ones(1, requires_grad=True).sum().backward()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def pytest_collection_finish() -> None:

@@ -379,6 +379,7 @@ def test_threads_do_not_disturb_each_other(backend: str) -> None:
         assert all(map(torch.equal, one, other))
 
 
+@pytest.mark.forks
 @pytest.mark.parametrize("backend", ["reference", "sdpa", "blocked"])
 def test_a_forked_child_computes_as_its_parent(backend: str) -> None:
     function, inputs = attend("causal", backend), tensors()

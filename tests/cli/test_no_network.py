@@ -8,6 +8,8 @@ import pytest
 from tests.cli.command import run, succeeded
 from tests.programs_in_forks import in_fork
 
+pytestmark = pytest.mark.forks
+
 PUBLISHED = Path(__file__).parents[1] / "hub" / "families" / "llama"
 HARMLESS = {"socket.gethostname"}
 """What TensorBoard writes into the name of a file."""

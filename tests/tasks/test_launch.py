@@ -12,6 +12,8 @@ from qkv.tasks.generate import recipe as generate
 from qkv.tasks.run import train_run
 from qkv.tasks.translate import recipe as translate
 
+pytestmark = pytest.mark.forks
+
 WORDS = ["der", "die", "das", "hund", "katze", "ball", "rot", "alt", "klein", "sieht", "sucht", "haus"]
 PAIRS = "".join(f"{a} {b} {c}\t{c} {b} {a}\n" for a in WORDS[:5] for b in WORDS[5:9] for c in WORDS[9:])
 TEXTS = "".join(f"{'good' if a < b else 'bad'}\t{a} {b} {c}\n" for a in WORDS[:6] for b in WORDS[:6] for c in WORDS[:3])

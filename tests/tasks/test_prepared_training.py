@@ -35,6 +35,8 @@ from qkv.training.batches import batches_of, expect_same_batches
 from qkv.training.trainer import Trainer
 from qkv.training_settings import Settings
 
+pytestmark = pytest.mark.forks
+
 TINY = {"width": 16, "heads": 2, "feed_forward": 16, "dropout": 0.2}
 MODELS: dict[str, dict[str, Any]] = {"generate": {**TINY, "layers": 1, "context": 16}, "translate": TINY}
 UPDATES = {"batch_tokens": 96, "accumulate": 4, "warmup": 0, "schedule": "constant", "validate_every": 4, "steps": 8}

@@ -4,6 +4,8 @@ import pytest
 from tests.programs_in_forks import run_program
 from tests.training import crash
 
+pytestmark = pytest.mark.forks
+
 
 @pytest.mark.parametrize("kills", [2, pytest.param(200, marks=pytest.mark.slow)])
 def test_trainings_killed_at_random_moments_end_with_the_same_bits(tmp_path, kills):

@@ -4,6 +4,8 @@ import pytest
 from tests.programs_in_forks import run_program
 from tests.training import faulty
 
+pytestmark = pytest.mark.forks
+
 
 @pytest.mark.parametrize(
     ("stride", "names"),

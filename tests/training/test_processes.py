@@ -32,6 +32,8 @@ from qkv.training.journal import read_journal
 from qkv.training.processes import Node, Processes, Tree, connected, current
 from qkv.training_settings import Settings
 
+pytestmark = pytest.mark.forks
+
 FOUR = replace(SETTINGS, steps=14, batch_tokens=12, accumulate=4)
 
 

@@ -88,7 +88,7 @@ def train(cell: Cell, row: Mapping[str, Any], files: Mapping[str, Any]) -> dict[
 def files_of(data: str, folder: Path) -> dict[str, Any]:
     """Return the training and validation files of a data set, as settings."""
     match data:
-        case "multi30k" | "multi30k_long" | "multi30k_wide":
+        case "multi30k" | "multi30k_long":
             return {"data": _pairs(folder, "train", 5000), "valid_data": _pairs(folder, "val", 200)}
         case "pronunciation":
             g2p = folder / "g2p_sigmorphon2021"

@@ -108,8 +108,9 @@ def _updates(data: dict[str, Any], *, compute: bool) -> Callable[[], int]:
     settings = RECIPE.load_settings(tables)
     text = RECIPE.read(settings, None)
     assert RECIPE.job is not None
-    task = RECIPE.job(RECIPE.build(settings.model, text), text, settings)
-    trainer = Trainer(task, task.model, settings.training, {})
+    model = RECIPE.build(settings.model, text)
+    task = RECIPE.job(model, text, settings)
+    trainer = Trainer(task, model, settings.training, {})
     trainer.go_to(0, 0)
 
     def update() -> int:

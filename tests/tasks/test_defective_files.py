@@ -221,7 +221,7 @@ def shown(result: Any) -> str:
     from qkv.data.tokenizer import Tokenizer
 
     parts = [part for part in result if not isinstance(part, Tokenizer)] if isinstance(result, tuple) else [result]
-    return repr(parts)
+    return re.sub(r" object at 0x[0-9a-f]+", "", repr(parts))  # of tokenizers
 
 
 @pytest.mark.parametrize("task", TASKS)

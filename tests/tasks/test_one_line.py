@@ -64,7 +64,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package with one more line."""
     folder = tmp_path_factory.mktemp("changed")
     shutil.copytree(SOURCE, folder / "qkv", ignore=shutil.ignore_patterns("*.log"))
-    path = folder / "qkv" / "training" / "settings.py"
+    path = folder / "qkv" / "training_settings.py"
     text = path.read_text(encoding="utf-8")
     assert text.count(AFTER) == 1
     path.write_text(text.replace(AFTER, AFTER + LINE), encoding="utf-8")

@@ -119,8 +119,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def _forks_differentiate() -> bool:
-    if torch.accelerator.is_available() or not hasattr(os, "fork"):
-        return not hasattr(os, "fork")  # such tests are skipped there
+    if not hasattr(os, "fork"):
+        return True  # such tests are skipped there
+    if torch.accelerator.is_available():
+        return False
     pid = os.fork()
     if pid == 0:
         try:

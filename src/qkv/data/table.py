@@ -19,7 +19,7 @@ from typing import final
 
 from qkv.data.choices import Decimal, Missing
 from qkv.data.corpus import LONGEST_LINE, Lines, in_parts, read_lines
-from qkv.data.hints import Section, number_hint, seems
+from qkv.data.hints import ROWS, Section, number_hint, seems
 from qkv.data.normal_forms import normalize
 from qkv.errors import ConfigError, DataError, Place, brief, nearest, quantity, setting
 
@@ -384,9 +384,7 @@ def _rows(lines: Iterable[str], name: str, between: str) -> Iterator[Row]:
 def _refused(line: str, where: Place, reason: str) -> DataError:
     """Return the error about a line that is no row of CSV."""
     if where.line == 1 and (known := seems(line, "format")) is not None:
-        return DataError(
-            where, _SEPARATED, known[0], "Write one row per line, with the names of the columns in the first."
-        )
+        return DataError(where, _SEPARATED, known[0], ROWS)
     hint = "Close the quotation mark, and double those inside a quoted field."
     if "limit" in reason:
         hint = f"Shorten the field; is the quotation mark in line {where.line} closed?"

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import torch
 
 from qkv.data.tokenizer import Tokenizer
+from qkv.errors import UnsupportedError, setting
 from qkv.metrics.figure import Figure
 from qkv.tasks.runs import Trained
 from qkv.view.scene import Scene
@@ -83,3 +84,17 @@ class TextAnswerer(Answerer, Protocol):
     @property
     def tokenizer(self) -> Tokenizer:
         """Text to tokens and back."""
+
+
+def reads_no_text(got: str) -> UnsupportedError:
+    """Return the error of `export_facts` for a model that does not read text: other programs have no input for it.
+
+    Args:
+        got: what the model is.
+
+    Example:
+        >>> reads_no_text("a regression").expected
+        'a model that reads text and writes scores'
+    """
+    hint = "Use qkv.load(RUN) in Python, or the model's own command."
+    return UnsupportedError(setting("to"), "a model that reads text and writes scores", got, hint)

@@ -12,7 +12,7 @@ from qkv.data.batches import device_of
 from qkv.data.choices import Elements
 from qkv.data.pointing import Pointed, parse_pairs, read_elements
 from qkv.data.words import split_words
-from qkv.errors import CheckpointError, ConfigError, Place, UnsupportedError, setting
+from qkv.errors import CheckpointError, ConfigError, Place, setting
 from qkv.metrics.figure import Figure
 from qkv.models.pointer import END, PointerNetwork
 from qkv.recording.recorder import record
@@ -23,7 +23,7 @@ from qkv.tasks.point.objective import judge_positions, point, stack
 from qkv.tasks.point.settings import POINT, AnswerOrder, PointEvaluation
 from qkv.tasks.python_values import expect_texts
 from qkv.tasks.runs import OTHER_VERSION, Trained, expect_task, load_trained, rebuild
-from qkv.tasks.task import Scored
+from qkv.tasks.task import Scored, reads_no_text
 from qkv.tasks.text_attention import expect_tokens, title_of
 from qkv.tasks.tokenizing import report_unknown
 from qkv.values.checked import answering
@@ -222,8 +222,7 @@ class ElementPointer:
         Raises:
             UnsupportedError: always.
         """
-        hint = "Use qkv.load(RUN) in Python, or the model's own command."
-        raise UnsupportedError(setting("to"), "a model that reads text and writes scores", "a pointer network", hint)
+        raise reads_no_text("a pointer network")
 
     def scene(self, text: str, tokens: int | None = None) -> Scene:
         """Point at the elements of a line, and return what the model attends to, for the viewer.

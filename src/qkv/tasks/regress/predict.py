@@ -15,7 +15,6 @@ from qkv.errors import (
     ConfigError,
     DataError,
     Place,
-    UnsupportedError,
     brief,
     expect_name,
     quantity,
@@ -28,7 +27,7 @@ from qkv.scores.catalog import KERNELS
 from qkv.tasks.regress.model import estimator_class, judge_regression
 from qkv.tasks.regress.settings import LEVEL, REGRESS, Beyond, RegressEvaluation
 from qkv.tasks.runs import Trained, expect_task, load_trained
-from qkv.tasks.task import Scored
+from qkv.tasks.task import Scored, reads_no_text
 from qkv.tasks.text_attention import expect_tokens, title_of
 from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
@@ -222,8 +221,7 @@ class Regressor:
         Raises:
             UnsupportedError: always.
         """
-        hint = "Use qkv.load(RUN) in Python, or the model's own command."
-        raise UnsupportedError(setting("to"), "a model that reads text and writes scores", "a regression", hint)
+        raise reads_no_text("a regression")
 
     def scene(self, text: str, tokens: int | None = None) -> Scene:
         """Predict rows, and return which points they attend to, for the viewer.

@@ -513,7 +513,7 @@ def spawning() -> Iterator[None]:
 
 
 def leave_terminal() -> None:
-    """Let a process that was started inside `spawning` get SIGINT again, but not that of Ctrl-C; on Windows nothing."""
+    """Receive SIGINT again in a process started inside `spawning`, but not from Ctrl-C. Does nothing on Windows."""
     getattr(os, "setsid", lambda: None)()
     getattr(signal, "pthread_sigmask", lambda *_: ())(getattr(signal, "SIG_UNBLOCK", 0), {signal.SIGINT})
 

@@ -85,7 +85,7 @@ class Settings:
 
     @property
     def parts_of_update(self) -> int:
-        """The number of parts in which an update is computed, whose gradients are added.
+        """The number of parts of an update; their gradients are added.
 
         Example:
             >>> Settings(accumulate=2, parts=3).parts_of_update

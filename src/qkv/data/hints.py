@@ -78,7 +78,7 @@ TABLE: Mapping[Section, Sequence[tuple[str, str, str]]] = {
         (r"\A\0[^\0]\0[^\0]", _WIDE, "The file seems to be UTF-16: convert it with `iconv -f UTF-16BE -t UTF-8`."),
         (r"(?s)\A.{257}ustar", "an archive of tar", _UNPACK),
     ),
-    # Without a byte order mark. 0x1A ends files of DOS, 0x1B begins commands of terminals, the next four separate.
+    # Only without a byte order mark. Allowed are 0x1A (end of a DOS file), 0x1B (ESC) and 0x1C to 0x1F (separators).
     "bytes of no text": (
         (
             r"(?s)\A(?!\xff\xfe|\xfe\xff|\0\0\xfe\xff).*[\x00-\x08\x0e-\x19]",
@@ -151,7 +151,7 @@ TABLE: Mapping[Section, Sequence[tuple[str, str, str]]] = {
         (r"^\|", '"{text}"', _BARS),
     ),
     "table of one column": ((r"\|", '"{text}"', _BARS),),
-    # A field that is no number.
+    # A field that is not a number.
     "cell": (
         (r"(?i)^[-+]?inf(inity)?\Z", "infinity", _CORRECT),
         (r"^#.*\Z", "an error", "It is an error of a spreadsheet: correct it, or delete the line."),
@@ -171,7 +171,7 @@ TABLE: Mapping[Section, Sequence[tuple[str, str, str]]] = {
         (r"^[-+]?0[xX][\da-fA-F]+\Z", "a hexadecimal number", "Write it in decimal digits."),
         (r"(?i)^[-+]?(inf(inity)?|nan)\Z", "no finite number", _CORRECT),
     ),
-    # A position of an element that is none.
+    # A field that is not the position of an element.
     "position": (
         (r"^0\Z", "a position from 0", "Is this file counted from 0?"),
         (r"^\d+([,;]\d+)+\Z", "several positions", "Separate them by spaces."),
@@ -184,7 +184,7 @@ should have, "{kind}" is the second field, "{text}" is the text itself."""
 
 
 def seems(text: str, *sections: Section, columns: str = "") -> tuple[str, str] | None:
-    r"""Say what a text seems to be, and what to do; None if it looks like nothing in particular.
+    r"""Say what a text seems to be, and what to do; None if it is not recognized.
 
     Args:
         text: a line, a field, or the first line of a file with each byte as a character.
@@ -258,7 +258,7 @@ INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2
 
 
 def number_hint(field: str, largest: float, *sections: Section) -> str | None:
-    """Say how to write a field that is no number, or too large a one; None if it looks like nothing in particular.
+    """Suggest how to write a field that is not a number or is too large; None if it is not recognized.
 
     Args:
         field: the field.

@@ -181,7 +181,7 @@ def _check_each_order(items: list[Labeled], name: str) -> None:
 
 
 def more_lines(count: int, before: str) -> str:
-    """Count further lines, with their verb; empty if there are none.
+    """Return "is 1 more line" or "are N more lines" for a message; empty if there are none.
 
     Example:
         >>> more_lines(1, "; so "), more_lines(1200, "; so "), more_lines(0, "; so ")

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 _RARE = 10
-"""Pieces are recognized from this share of the texts on, one in ten."""
+"""Pieces are recognized if at least one text in this many has some."""
 
 
 class PieceMarks(NamedTuple):
@@ -22,7 +22,7 @@ class PieceMarks(NamedTuple):
     sed: str
 
     def join(self, text: str) -> str:
-        """Return the words of a text of pieces, as its script does.
+        """Join the pieces of a text to words, as its sed script does.
 
         Example:
             >>> subword_nmt, sentencepiece, *_ = MARKS
@@ -41,11 +41,11 @@ MARKS = (
     PieceMarks("WordPiece", re.compile(r"(?<= )##\w\S*"), "s/ ##//g"),
     PieceMarks("OpenNMT", re.compile(r"(?<!\S)(?:￭\S+|\S+￭(?!\S))"), "s/ ￭//g; s/￭ //g; s/￭$//"),
 )
-"""The libraries whose pieces are recognized. Each pattern begins where a word does, so that its time is linear."""
+"""The libraries whose pieces are recognized. Each pattern starts at a word boundary, so that matching is linear."""
 
 
 def recognized_pieces(texts: Sequence[str]) -> Iterator[tuple[PieceMarks, str]]:
-    """Yield each library whose pieces many texts have, with one piece; few are texts about pieces.
+    """Yield each library whose pieces occur in many texts, with one piece; a few may be texts about pieces.
 
     Example:
         >>> [(marks.library, piece) for marks, piece in recognized_pieces(["a d@@ og", ""])]
@@ -59,7 +59,7 @@ def recognized_pieces(texts: Sequence[str]) -> Iterator[tuple[PieceMarks, str]]:
 
 
 def piece_marks(texts: Sequence[str]) -> PieceMarks | None:
-    """Return the library that split the words of texts; None if they are whole."""
+    """Return how the words of texts are split into marked pieces; None if they are not split."""
     return next((marks for marks, _ in recognized_pieces(texts)), None)
 
 

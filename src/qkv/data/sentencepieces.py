@@ -1,4 +1,4 @@
-"""SentencePiece models (.spm), read by their own library, which is loaded with the first of them."""
+"""SentencePiece models (.spm), read by the sentencepiece library, which is imported with the first model."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, final
@@ -7,7 +7,7 @@ from qkv.data.growth import expect_modest_charsmap
 from qkv.errors import DataError
 
 _RULES, _COMPILED = (3, 5), 2
-"""The fields of a file that hold rules, for texts and for decoded ones, and the field of the compiled rules in each."""
+"""Field numbers of the normalizer and the denormalizer in a model, and of the compiled rules in each."""
 
 
 class Piece(NamedTuple):
@@ -78,7 +78,7 @@ def _refused(name: str, got: str) -> DataError:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield number and contents of each field with contents, of a message in the protobuf encoding."""
+    """Yield the number and the bytes of each field of a protobuf message, without varint fields."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)

@@ -169,7 +169,7 @@ def _expect_words_named(names: list[str], layout: TagColumns, where: Place) -> N
 
 
 def report_odd_spans(sentences: Iterable[Tagged], name: str, say: Callable[[str], None]) -> None:
-    """Say which tags name no span although most do, or that all are written unlike spans.
+    """Report tags that name no span although most do, or that no tag is written as a span.
 
     Args:
         sentences: the sentences.
@@ -191,7 +191,7 @@ def report_odd_spans(sentences: Iterable[Tagged], name: str, say: Callable[[str]
 
 
 def _unlike_spans(names: set[str]) -> str | None:
-    """Return a tag of a file whose tags are all almost spans: in small letters, turned around, of mixed schemes."""
+    """Return a tag if all tags nearly name spans: lowercase (b-per), reversed (PER-B), or of mixed schemes."""
     letters = {name[0] for name in names if _WELL_FORMED.fullmatch(name)}
     if letters:
         mixed = not letters.isdisjoint("ES") and not letters.isdisjoint("LU")

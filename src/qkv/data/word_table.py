@@ -131,7 +131,7 @@ class WordTable:
 
     def target_text(self, symbols: str) -> str:
         """Return a target as the table writes it, from its symbols."""
-        # Where spaces separate symbols, none has one: "▁" is part of a piece, as SentencePiece writes it.
+        # Symbols separated by spaces contain none, so that "▁" is part of a piece, as SentencePiece writes it.
         spaces = _AS_OTHER_SPACE if self.target_sep == " " else _AS_SPACE
         return self.target_sep.join(symbols.split(" ")).translate(spaces)
 

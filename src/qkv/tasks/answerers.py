@@ -1,4 +1,4 @@
-"""What answers for each task: the class of its trained models, imported when it is asked for, without any training."""
+"""The class of the trained models of each task, imported on demand and without the training code."""
 
 from collections.abc import Callable
 from typing import Any
@@ -55,4 +55,4 @@ ANSWERERS: dict[str, Callable[[], Any]] = {
     "regress": _regressor,
     "fill": _mask_filler,
 }
-"""What imports and returns the class of a task's trained models; masks are filled by published models alone."""
+"""Functions that import and return the class of a task's trained models; only published models fill masks."""

@@ -61,7 +61,7 @@ RECIPES: dict[str, Callable[[], Any]] = {
     "point": _point,
     "regress": _regress,
 }
-"""What imports and returns how each task is trained, see `qkv.tasks.recipe`."""
+"""Functions that import and return the recipe of each task, see `qkv.tasks.recipe`."""
 
 
 def recipe_of(task: str) -> Any:

@@ -33,13 +33,13 @@ _HERE = "127.0.0.1"
 _NUMBERS = count()
 """Numbers the trainings of this process that `torchrun` started: each one connects separately."""
 _CONNECTING = timedelta(seconds=20)
-"""How long a process tries to reach the one that started it, which listens: it may have been killed meanwhile."""
+"""How long a started process tries to connect to the first one, which may have been killed meanwhile."""
 _LAST = 10.0
 """Seconds in which a process ends after its training has."""
 _MOMENT = 1.0
 """Seconds to wait for the exit code of a process whose connection was closed."""
 _FAILED, _DEFECT = 2, 1
-"""Exit codes of a process: for an error that the first one reports, and for a bug."""
+"""Exit codes of a started process: after an error that the first process reports, and after a bug."""
 
 
 def as_plain(item: Any, name: str = "", where: str | None = None) -> Any:
@@ -256,7 +256,7 @@ def _run(_: int, rank: int, size: int, port: int, threads: int, work: Callable[[
 
     from qkv.training.processes import Processes
 
-    leave_terminal()  # Ctrl-C reaches the first process alone, which tells the others
+    leave_terminal()  # only the first process receives Ctrl-C; it tells the others
     torch.set_num_threads(threads)
     if (parent := parent_process()) is not None and not parent.is_alive():
         sys.exit(_DEFECT)  # killed while this process started; to connect would take long, and print a stack

@@ -28,7 +28,7 @@ Tables = Mapping[str, Mapping[str, Any]]
 TABLES = ("data", "tokenizer", "model", "training", "ensemble")
 """The tables of a training."""
 _NOT_STORED = ("data", "ensemble")
-"""Those that say nothing about a single model."""
+"""Tables that checkpoints do not store, because they do not describe a single model."""
 F = TypeVar("F")
 C = TypeVar("C")
 D = TypeVar("D")

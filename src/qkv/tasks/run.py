@@ -68,7 +68,7 @@ class Counted(Protocol):
 def checked(
     recipe: AnyRecipe, tables: Tables, start: Path | None = None, tokenizer_from: Path | None = None
 ) -> tuple[Tables, Any, Origin | None]:
-    """Check what is asked for, which overrides the run that the training starts from.
+    """Check the requested settings, which override those of the run that training starts from.
 
     Args:
         recipe: the task.

@@ -103,7 +103,7 @@ def expect_same_run(folder: Path, task: str, tables: Mapping[str, Mapping[str, A
 
 
 def with_parts(training: Settings, folder: Path) -> Settings:
-    """Return the settings with the number of parts of a batch: that of the run that is resumed, or what is needed.
+    """Return the settings with the number of parts of a batch: that of the resumed run, or the fewest that are needed.
 
     Args:
         training: the settings.

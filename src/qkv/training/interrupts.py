@@ -20,7 +20,7 @@ class Interrupted(BaseException):
 
 @contextmanager
 def ignoring_signals() -> Iterator[None]:
-    """Ignore such signals in a process of a training that another one leads, and answers them for all."""
+    """Ignore these signals in a process that does not lead the training: process 0 handles them for all."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

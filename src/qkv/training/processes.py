@@ -42,7 +42,7 @@ _ARRIVAL = timedelta(minutes=10)
 _CONNECTING = timedelta(seconds=20)
 """How long it then tries to connect to them; Gloo waits five times as long for connections from others."""
 PATIENCE = timedelta(minutes=30)
-"""How long a process waits for another one: one that ends is noticed at once, a machine out of reach after this."""
+"""How long a process waits for another. A process that ends is noticed at once, an unreachable machine after this."""
 ALIVE_EVERY = 60.0
 """Seconds after which the first process tells the others that it is alive, while it works alone."""
 ARRIVED = "qkv.here."
@@ -161,7 +161,7 @@ class Processes:
 
     @contextmanager
     def kept_waiting(self, *order: int) -> Iterator[None]:
-        """Let the others wait while process 0 works alone, as in a validation: an order from time to time says so.
+        """Keep the others waiting while process 0 works alone, such as in a validation, by an order from time to time.
 
         Args:
             order: what `receive` gives them, for which they do nothing.
@@ -371,7 +371,7 @@ class Processes:
 
 
 def _transport(address: str | None) -> Any:
-    """Return the options of connections from an address, or PyTorch's choice; whoever holds them holds a thread."""
+    """Return Gloo's options for connections from an address, or the default. Keep no reference: it holds a thread."""
     from torch.distributed import ProcessGroupGloo
 
     options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # not among its types
@@ -401,7 +401,7 @@ def current() -> Processes:
 
 
 def expect_enough(processes: Processes, settings: Settings) -> None:
-    """Check that there is a part of an update for each process.
+    """Check that an update has at least one part for each process.
 
     Raises:
         ConfigError: there are fewer.

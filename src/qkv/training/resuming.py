@@ -43,7 +43,7 @@ def arithmetic() -> str:
 
 
 def report_arithmetic(state: State, say: Callable[[str], None]) -> None:
-    """Say what changes the last bits of the result, and let the state have what is so now."""
+    """Report changed threads and kernels, which change the last bits of results, and store the present ones."""
     threads, kernels = torch.get_num_threads(), arithmetic()
     if threads != state.threads:
         say(f"PyTorch now has {threads} threads instead of {state.threads}: the last bits of the result may differ.")

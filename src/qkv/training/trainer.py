@@ -1,4 +1,4 @@
-"""The trainer: it starts or resumes a run, then updates, validates and saves; a run that stops loses no bit.
+"""The trainer: starts or resumes a run, updates, validates and saves. A resumed run gives the same bits.
 
 A training is a `Task` (what is learned), `Settings` (how), a run folder, and the `Processes` that compute its updates
 together. Read `train`, then `Trainer` from top to bottom.
@@ -490,7 +490,7 @@ class Trainer:
         self._save(figures, better)
 
     def _report_tie(self, previous: Figure | None, better: bool) -> None:
-        """Say once that the monitored figure has stopped to distinguish checkpoints."""
+        """Report once that the monitored figure no longer distinguishes checkpoints."""
         if better and previous is not None and self.state.best == previous and not self._tied:
             self._tied = True
             decides = "the figures after it decide which checkpoint is best, and whether patience ends."

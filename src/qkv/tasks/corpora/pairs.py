@@ -1,4 +1,4 @@
-"""Pairs to train on, in memory or on disk, of which trainings read batches of about equal length."""
+"""Training pairs, in memory or on disk; training reads them in batches of about equal length."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

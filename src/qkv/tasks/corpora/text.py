@@ -1,4 +1,4 @@
-"""A text as tokens, in memory or on disk, of which trainings read windows."""
+"""The tokens of a text, in memory or on disk; training reads windows of them."""
 
 from collections.abc import Sequence
 from hashlib import sha256

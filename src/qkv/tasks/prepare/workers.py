@@ -43,7 +43,7 @@ def make_shards(folder: Path, jobs: Iterable[ShardJob], processes: int) -> Itera
         for job in jobs:
             with spawning():
                 running[pool.submit(_make, folder, job)] = job.number
-            del job  # the pool has it, until its shard is made
+            del job  # the pool holds it until its shard is made
             while len(running) == processes and not failed:
                 yield from _ready(running, failed)
             if failed:
@@ -89,7 +89,7 @@ def _ready(running: dict[Future[Shard], int], failed: dict[int, QkvError]) -> It
 
 
 def _begin() -> None:
-    """Begin a process: it ends with the first one, and leaves Ctrl-C to it."""
+    """Initialize a worker: it ignores Ctrl-C, which the first process handles, and ends when that process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_end_with_parent, daemon=True).start()
 

@@ -104,7 +104,7 @@ def commands(folder: Path, gigabytes: float, processes: int) -> dict[str, Any]:
 
 def _updates(data: dict[str, Any], *, compute: bool) -> Callable[[], int]:
     """Return one update of a language model, or only the reading of its batch: a function that returns its tokens."""
-    tables = {"data": data, "tokenizer": {"kind": "char"}, "model": MODEL, "training": {"batch_tokens": TOKENS}}
+    tables = {"data": data, "tokenizer": {"tokenizer": "char"}, "model": MODEL, "training": {"batch_tokens": TOKENS}}
     settings = RECIPE.load_settings(tables)
     text = RECIPE.read(settings, None)
     assert RECIPE.job is not None

@@ -64,11 +64,11 @@ def settings_of(place: Path, steps: int) -> TranslationSettings:
     return RECIPE.load_settings(
         {
             "data": {"data": files["train"], "valid_data": files["valid"]},
-            "tokenizer": {"kind": "word", "minimum": 1},
-            "model": {"kind": "transformer", "dropout": 0.1, **sizes},
+            "tokenizer": {"tokenizer": "word", "minimum": 1},
+            "model": {"model": "transformer", "dropout": 0.1, **sizes},
             "training": {
                 "steps": steps,
-                "tokens": 2048,
+                "batch_tokens": 2048,
                 "learning_rate": 0.004,
                 "warmup": 200,
                 "label_smoothing": 0.05,

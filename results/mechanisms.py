@@ -122,7 +122,7 @@ class Grid:
         return {"data": dict(self.settings["data"]), "training": training, "model": dict(own["model"])}
 
     def _of_scores(self, model: str, scores: Sequence[str]) -> Iterator[Cell]:
-        decoder = self.settings["models"][model]["model"]["kind"]
+        decoder = self.settings["models"][model]["model"]["model"]
         for score in scores:
             if score != "none" or decoder != "transformer":  # without attention, a Transformer reads no source
                 yield Cell(model, score, default_normalizer(score))
@@ -239,7 +239,7 @@ def one_training(cell: Cell, seed: int, tables: Figures) -> Figures | None:
         model = {**tables["model"], "score": cell.score, "normalizer": cell.normalizer}
         training = {**tables["training"], "seed": seed}
         settings = RECIPE.load_settings(
-            {"data": files, "tokenizer": {"kind": "char"}, "model": model, "training": training}
+            {"data": files, "tokenizer": {"tokenizer": "char"}, "model": model, "training": training}
         )
         start = time.process_time()
         try:

@@ -128,11 +128,11 @@ def train(model: Model, texts: Sequence[Text], folder: Path) -> Path:
     settings = RECIPE.load_settings(
         {
             "data": {"data": files[0], "valid_data": files[1]},
-            "tokenizer": {"kind": "word", "minimum": 1},
-            "model": {"kind": "transformer", "dropout": 0.0, "norm_first": model.norm == "before", **sizes},
+            "tokenizer": {"tokenizer": "word", "minimum": 1},
+            "model": {"model": "transformer", "dropout": 0.0, "norm_first": model.norm == "before", **sizes},
             "training": {
                 "steps": STEPS,
-                "tokens": 768,
+                "batch_tokens": 768,
                 "optimizer": "muon",
                 "learning_rate": 0.01,
                 "warmup": 40,

@@ -32,7 +32,7 @@ Precision = Literal["float32", "bfloat16"]
 
 ASKED = 2.0
 SETTINGS = Settings(steps=1, batch_tokens=2048, learning_rate=1e-3)
-MODEL = {"kind": "gru", "score": "additive"}
+MODEL = {"model": "gru", "score": "additive"}
 
 
 @final

@@ -170,6 +170,4 @@ def _settings_page() -> str:
 
 
 def _setting_row(task: TaskSettings, table: type, name: str) -> str:
-    former = options_of(table)[name].stored
-    names = f"`{name}`" + (f" (also `{former}`)" if former else "")
-    return f"| {names} | {_cell(task.help_of(name))} | {range_of(table, name)} |"
+    return f"| `{name}` | {_cell(task.help_of(name))} | {range_of(table, name)} |"

@@ -39,7 +39,6 @@ class Option:
         least, above, below: bounds of a number, of which only the first is allowed itself.
         hint: how to fix a value out of range.
         or_else: what stands for the default None: a value, values by kind of model, or a phrase.
-        stored: its name in checkpoints, and in settings files of earlier versions; "" for that of the field.
         instead_of: the setting of the same table that this one replaces.
         flag: its flag without dashes; "" for the name of the field.
         off: the flag that turns off a setting that is true by default; "" for `no-` and the name.
@@ -62,7 +61,6 @@ class Option:
     below: float | None = None
     hint: str = ""
     or_else: object = None
-    stored: str = ""
     instead_of: str = ""
     flag: str = ""
     off: str = ""
@@ -220,8 +218,8 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Merge two nested mappings; the second wins.
 
     Example:
-        >>> merge({"model": {"width": 256, "kind": "gru"}}, {"model": {"width": 512}})
-        {'model': {'width': 512, 'kind': 'gru'}}
+        >>> merge({"model": {"width": 256, "model": "gru"}}, {"model": {"width": 512}})
+        {'model': {'width': 512, 'model': 'gru'}}
     """
     result = dict(below)
     for key, item in above.items():
@@ -554,11 +552,11 @@ def to_toml(settings: Mapping[str, Any], where: str = "") -> str:
     """Format nested settings as TOML, so that `--print-config > run.toml` can be passed to `--config`.
 
     Example:
-        >>> print(to_toml({"seed": 1, "model": {"kind": "gru"}}))
+        >>> print(to_toml({"seed": 1, "model": {"model": "gru"}}))
         seed = 1
         <BLANKLINE>
         [model]
-        kind = "gru"
+        model = "gru"
     """
     # A TOML string cannot contain DEL; a JSON string can.
     lines = [

@@ -30,7 +30,7 @@ class Settings:
     epochs: Annotated[
         int | None, Option("Passes over the training data, in place of a number of steps", least=1, instead_of="steps")
     ] = None
-    batch_tokens: Annotated[int, Option("Batch size, padding included", "tokens", least=1, stored="tokens")] = 4096
+    batch_tokens: Annotated[int, Option("Batch size, padding included", "tokens", least=1)] = 4096
     batch_size: Annotated[
         int | None, Option("Batch size in examples, in place of tokens", least=1, instead_of="batch_tokens")
     ] = None

@@ -88,7 +88,7 @@ def test_a_language_model_for_onnx_gives_the_same_text(runs: dict[str, Path], tm
 @pytest.mark.slow
 def test_a_classifier_tells_its_labels(runs: dict[str, Path], tmp_path: Path) -> None:
     contents = families()["classifier"]
-    config = {**contents.config, "model": {"encoder": "none", "width": 4}}
+    config = {**contents.config, "model": {"model": "none", "width": 4}}
     model = {key: tensor for key, tensor in contents.model.items() if "recurrent" not in key}
     save(tmp_path / "run", replace(contents, config=config, model=model))
     succeeded(run("export", tmp_path / "run", "--to", "onnx", "--out", tmp_path / "out"))

@@ -12,11 +12,11 @@ from tests.cli.shelf import Shelf
 from tests.cli.test_defaults import COMMANDS
 
 import qkv
+from qkv.checkpoint.former_names import FORMER_NAMES
 from qkv.cli.app import app
-from qkv.errors import ConfigError, on_command_line
+from qkv.errors import on_command_line
 from qkv.tasks import notes
-from qkv.tasks.classify.recipe import RECIPE as CLASSIFY
-from qkv.tasks.translate.recipe import RECIPE
+from qkv.tasks.catalog import TASKS
 
 SOURCES = Path(qkv.__file__).parent
 
@@ -120,19 +120,20 @@ def test_a_file_in_place_of_a_prepared_corpus_is_told_its_flag(
     assert not (tmp_path / "out").exists()
 
 
-def test_settings_files_take_the_names_of_flags() -> None:
-    tables = {
-        "model": {"model": "gru"},
-        "training": {"batch_tokens": 512},
-        "tokenizer": {"tokenizer": "char", "vocabulary": 99},
-    }
-    own = {"model": {"kind": "gru"}, "training": {"tokens": 512}, "tokenizer": {"kind": "char", "size": 99}}
-    assert RECIPE.load_settings(tables) == RECIPE.load_settings(own)
-    assert CLASSIFY.load_settings({"model": {"model": "lstm"}}) == CLASSIFY.load_settings(
-        {"model": {"encoder": "lstm"}}
-    )
-    with pytest.raises(ConfigError, match=r"training\.tokens: expected no training\.batch_tokens beside it"):
-        RECIPE.load_settings({"training": {"batch_tokens": 512, "tokens": 512}})
+@pytest.mark.parametrize(
+    ("task", "former", "today"),
+    [(task, *names) for task, table in FORMER_NAMES.items() for names in table.items()],
+)
+def test_a_former_name_in_a_settings_file_is_told_its_name_of_today(
+    task: str, former: str, today: str, tmp_path: Path
+) -> None:
+    table, name = former.split(".")
+    if table not in TASKS[task].tables:
+        return
+    assert TASKS[task].table_of[today] == table
+    (tmp_path / "run.toml").write_text(f'[{table}]\n{name} = "gru"\n')
+    done = run("train", task, "--config", tmp_path / "run.toml", "--out", tmp_path / "run")
+    refused(done, f"{table}.{name}", today, "earlier")
 
 
 def test_fitting_a_regression_says_how_long_it_has_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from qkv.data.vocabulary import KINDS
 LINES = [f"{a}n {b}og .\t{b}in {a}und !" for a in "abdefgh" for b in "dhklmnp"]
 GRU = """
 [model]
-kind = "gru"
+model = "gru"
 embedding = 8
 hidden = 8
 attention = 8

@@ -17,9 +17,9 @@ LETTERS = "abcdefgh"
 LINES = "ab\nhgf\ncdecde\n"
 CONFIG = """
 [tokenizer]
-kind = "char"
+tokenizer = "char"
 [model]
-kind = "gru"
+model = "gru"
 embedding = 8
 hidden = 8
 attention = 8
@@ -75,7 +75,7 @@ def test_runs_of_other_tokenizers_do_not_and_the_mend_is_a_flag_there_is(folder:
 )
 def test_a_tokenizer_comes_from_one_place(folder: Path, tmp_path: Path, more: list[str], words: list[str]) -> None:
     first, plain = folder / "first", folder / "plain.toml"
-    plain.write_text(CONFIG.replace('kind = "char"', "", 1))
+    plain.write_text(CONFIG.replace('tokenizer = "char"', "", 1))
     given = ["--data", folder / "others.tsv", "--config", plain, "--out", tmp_path / "run", "--tokenizer-from", first]
     refused(run("train", "translate", *given, *more, *([first] if more == ["--from"] else [])), *words)
 

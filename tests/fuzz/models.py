@@ -17,12 +17,12 @@ from qkv.tasks.point.model import build_pointer
 from qkv.tasks.translate.model import build_model, read_config
 
 TEXT = ["the cat sat on the mat", "a dog ran to the cat ."]
-RECURRENT = {"kind": "gru", "score": "additive", "embedding": 4, "hidden": 6, "attention": 4}
-MONOTONIC = {"kind": "gru", "alignment": "monotonic-1", "embedding": 4, "hidden": 6}
+RECURRENT = {"model": "gru", "score": "additive", "embedding": 4, "hidden": 6, "attention": 4}
+MONOTONIC = {"model": "gru", "alignment": "monotonic-1", "embedding": 4, "hidden": 6}
 TRANSFORMER = {"width": 8, "heads": 2, "feed_forward": 8, "encoder_layers": 1, "decoder_layers": 1}
 LANGUAGE = {"width": 8, "heads": 2, "feed_forward": 8, "layers": 1, "context": 8}
-READER = {"encoder": "gru", "width": 4}
-POINTER = {"hidden": 4, "attention": 4, "layers": 1, "heads": 2}
+READER = {"model": "gru", "width": 4}
+POINTER = {"width": 4, "attention": 4, "layers": 1, "heads": 2}
 KERNEL = {"kernel": "epanechnikov", "bandwidth": "cross-validation", "beyond": "nearest"}
 LABELS = ("bad", "good")
 
@@ -41,7 +41,7 @@ def families() -> dict[str, Contents]:
         "transformer": _contents(
             words,
             "translate",
-            {"kind": "transformer", **TRANSFORMER},
+            {"model": "transformer", **TRANSFORMER},
             lambda: _translator(TRANSFORMER, words),
             {"longest": 32},
         ),

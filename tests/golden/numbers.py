@@ -116,8 +116,8 @@ def _problem(draw: random.Random) -> Problem:
 
 
 KINDS = [
-    ("rnn", {"cell": "gru", "wiring": "bahdanau"}),
-    ("rnn", {"cell": "lstm", "wiring": "luong"}),
+    ("rnn", {"model": "gru", "wiring": "bahdanau"}),
+    ("rnn", {"model": "lstm", "wiring": "luong"}),
     ("transformer", {"score": "scaled_dot"}),
     ("transformer", {"score": "additive"}),
 ]
@@ -154,7 +154,7 @@ def trained() -> Iterator[tuple[str, str]]:
         _updated(classifier, lambda: F.cross_entropy(_first(classifier(source, lengths)), labels)),
     )
     torch.manual_seed(0)
-    pointer = PointerNetwork(PointerConfig(features=1, hidden=32, attention=16)).train()
+    pointer = PointerNetwork(PointerConfig(features=1, width=32, attention=16)).train()
     elements = torch.rand(16, 6, 1, generator=torch.Generator().manual_seed(3))
     order = 1 + elements.squeeze(-1).argsort(-1)
     whole = torch.full((16,), 6)
@@ -194,7 +194,11 @@ LANGUAGE: list[tuple[str, Callable[[], nn.Module]]] = [
             f"recurrent language {options}",
             lambda options=options: RecurrentLanguageModel(RecurrentDecoderConfig(13, width=16, heads=2, **options)),
         )
-        for options in ({}, {"cell": "lstm", "layers": 2, "window": 2}, {"cell": "rnn", "score": "none", "tied": False})
+        for options in (
+            {},
+            {"model": "lstm", "layers": 2, "window": 2},
+            {"model": "rnn", "score": "none", "tied": False},
+        )
     ),
     ("stack language", lambda: LanguageModel(TransformerParts(13, 16, 4, 2, 4, 32, 2, dropout=0.1))),
     ("stack language, capped", lambda: LanguageModel(TransformerParts(13, 16, 4, 2, 4, 32, 2, output_softcap=3.0))),
@@ -225,15 +229,15 @@ TRANSLATORS: list[tuple[str, Callable[[], nn.Module]]] = [
     *(
         (f"recurrent {options}", lambda options=options: RecurrentTranslator(RecurrentConfig(**RECURRENT, **options)))
         for options in (
-            {"cell": "lstm", "decoder_layers": 2, "tied": False},
-            {"cell": "rnn", "score": "dot", "encoder": "transformer", "memory": "split"},
+            {"model": "lstm", "decoder_layers": 2, "tied": False},
+            {"model": "rnn", "score": "dot", "encoder": "transformer", "memory": "split"},
             {"score": "location", "source_size": 13},
             {"heads": 4, "score": "scaled_dot", "features_mark": 4},
         )
     ),
     *(
         (f"monotonic {options}", lambda options=options: MonotonicTranslator(MonotonicConfig(**RECURRENT, **options)))
-        for options in ({"cell": "lstm"}, {"alignment": "monotonic-1", "source_size": 13}, {"cell": "rnn"})
+        for options in ({"model": "lstm"}, {"alignment": "monotonic-1", "source_size": 13}, {"model": "rnn"})
     ),
     (
         "copying",
@@ -272,10 +276,10 @@ READERS: list[tuple[str, Callable[[], nn.Module]]] = [
             lambda options=options: TextClassifier(ReaderConfig(size=13, labels=13, width=16, **options)),
         )
         for options in (
-            {"encoder": "transformer", "layers": 2},
-            {"encoder": "transformer", "positions": "rotary", "window": 2, "pool": "mean"},
-            {"encoder": "lstm", "residual": True},
-            {"encoder": "none"},
+            {"model": "transformer", "layers": 2},
+            {"model": "transformer", "positions": "rotary", "window": 2, "pool": "mean"},
+            {"model": "lstm", "residual": True},
+            {"model": "none"},
         )
     ),
     (

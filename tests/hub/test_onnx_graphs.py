@@ -110,8 +110,8 @@ def after(found: dict[str, Tensor], prefix: str, to: str) -> dict[str, Tensor]:
 
 RECURRENT: dict[str, dict[str, Any]] = {
     "gru, additive": {},
-    "lstm of two layers, dot": {"cell": "lstm", "score": "dot", "decoder_layers": 2, "encoder_layers": 2},
-    "rnn, luong, bilinear": {"cell": "rnn", "wiring": "luong", "score": "bilinear"},
+    "lstm of two layers, dot": {"model": "lstm", "score": "dot", "decoder_layers": 2, "encoder_layers": 2},
+    "rnn, luong, bilinear": {"model": "rnn", "wiring": "luong", "score": "bilinear"},
     "no attention": {"score": "none"},
     "split memory, entmax": {"memory": "split", "normalizer": "entmax"},
     "several heads": {"heads": 2, "score": "scaled_dot"},
@@ -197,11 +197,11 @@ def check_language_model(config: DecoderConfig, out: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({"encoder": "none", "pool": "attention"}, marks=pytest.mark.slow),
-        pytest.param({"encoder": "transformer", "pool": "mean"}, marks=pytest.mark.slow),
-        pytest.param({"encoder": "gru"}, marks=pytest.mark.slow),
-        pytest.param({"encoder": "lstm", "layers": 2, "residual": True}, marks=pytest.mark.slow),
-        pytest.param({"encoder": "rnn", "pool": "mean"}, marks=pytest.mark.slow),
+        pytest.param({"model": "none", "pool": "attention"}, marks=pytest.mark.slow),
+        pytest.param({"model": "transformer", "pool": "mean"}, marks=pytest.mark.slow),
+        pytest.param({"model": "gru"}, marks=pytest.mark.slow),
+        pytest.param({"model": "lstm", "layers": 2, "residual": True}, marks=pytest.mark.slow),
+        pytest.param({"model": "rnn", "pool": "mean"}, marks=pytest.mark.slow),
     ],
     ids=["pooled by attention", "transformer", "gru", "lstm", "rnn"],
 )
@@ -216,7 +216,7 @@ def test_a_classifier_gives_the_same_scores(options: dict[str, Any], tmp_path: P
 
 @pytest.mark.slow
 def test_a_tagger_gives_the_same_scores(tmp_path: Path) -> None:
-    model = drawn(TextTagger(ReaderConfig(SIZE, labels=3, encoder="transformer", **SMALL)))
+    model = drawn(TextTagger(ReaderConfig(SIZE, labels=3, model="transformer", **SMALL)))
     session = exported(model, tmp_path)["model"]
     for lengths in BATCHES:
         ids, real = batch(lengths)
@@ -226,7 +226,7 @@ def test_a_tagger_gives_the_same_scores(tmp_path: Path) -> None:
 
 
 def test_a_wide_part_is_refused(tmp_path: Path) -> None:
-    model = TextClassifier(ReaderConfig(SIZE, labels=3, width=8, encoder="none", wide=16))
+    model = TextClassifier(ReaderConfig(SIZE, labels=3, width=8, model="none", wide=16))
     with pytest.raises(UnsupportedError, match="to: expected a model that reads only tokens; got one with a wide"):
         to_onnx(model, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -45,7 +45,7 @@ def tables_of(name: str, folder: Path) -> tuple[Any, Any, dict[str, Any]]:
     data = {"text": text(folder / "text")} if generates else {"data": pairs(folder / "pairs.tsv")}
     more = {"model": {"context": 24}} if generates else {}
     given = {"data": data, "training": STEADY, **more}
-    return recipe, origin, merge(origin_tables(origin, recipe.settings), recipe.settings.current(given))
+    return recipe, origin, merge(origin_tables(origin, recipe.settings), given)
 
 
 @pytest.mark.parametrize("name", ["llama", "marian"])

@@ -80,7 +80,7 @@ def stack(**options: Any) -> TransformerParts:
 
 
 def pointer(**options: Any) -> PointerNetwork:
-    return PointerNetwork(PointerConfig(hidden=8, attention=6, dropout=0.0, **{"features": 2, **options}))
+    return PointerNetwork(PointerConfig(width=8, attention=6, dropout=0.0, **{"features": 2, **options}))
 
 
 MAKERS: dict[str, Callable[[], nn.Module]] = {
@@ -91,8 +91,8 @@ MAKERS: dict[str, Callable[[], nn.Module]] = {
     "transformer, features": lambda: transformer(features_mark=5),
     "transformer over a gru": lambda: transformer(encoder="gru"),
     "recurrent": recurrent,
-    "recurrent, two layers of lstm": lambda: recurrent(cell="lstm", decoder_layers=2, encoder_layers=2, tied=False),
-    "recurrent, luong, dot": lambda: recurrent(cell="rnn", wiring="luong", score="dot"),
+    "recurrent, two layers of lstm": lambda: recurrent(model="lstm", decoder_layers=2, encoder_layers=2, tied=False),
+    "recurrent, luong, dot": lambda: recurrent(model="rnn", wiring="luong", score="dot"),
     "recurrent, bilinear, sinks": lambda: recurrent(score="bilinear", sinks=True),
     "recurrent, two heads": lambda: recurrent(heads=2, score="cosine"),
     "recurrent, location": lambda: recurrent(score="location"),
@@ -105,8 +105,8 @@ MAKERS: dict[str, Callable[[], nn.Module]] = {
     "monotonic, dot": lambda: monotonic(score="dot"),
     "monotonic, jumps": lambda: monotonic(alignment="monotonic-1", source_size=SIZE),
     "pointer": pointer,
-    "pointer, transformer": lambda: pointer(encoder="transformer", heads=2, score="squared_distance"),
-    "pointer, words": lambda: pointer(elements="words", features=SIZE, encoder="gru", score="bilinear"),
+    "pointer, transformer": lambda: pointer(model="transformer", heads=2, score="squared_distance"),
+    "pointer, words": lambda: pointer(elements="words", features=SIZE, model="gru", score="bilinear"),
     "language model": decoder,
     "language model, relative": lambda: decoder(positions="relative", key_heads=1, tied=False),
     "language model, learned, kernel": lambda: decoder(positions="learned", score="gaussian"),
@@ -114,8 +114,8 @@ MAKERS: dict[str, Callable[[], nn.Module]] = {
         RecurrentDecoderConfig(SIZE, width=8, heads=2, layers=2, dropout=0.0)
     ),
     "classifier": lambda: TextClassifier(reader(wide=16)),
-    "classifier, transformer": lambda: TextClassifier(reader(encoder="transformer", score="bilinear")),
-    "tagger": lambda: TextTagger(reader(encoder="lstm", layers=2)),
+    "classifier, transformer": lambda: TextClassifier(reader(model="transformer", score="bilinear")),
+    "tagger": lambda: TextTagger(reader(model="lstm", layers=2)),
     "published decoder": lambda: LanguageModel(stack(gated=True, key_heads=1, norms=NormParts("rms", heads=True))),
     "published decoder, parallel": lambda: LanguageModel(
         stack(norms=NormParts(place="parallel"), positions=PositionParts("rotary"), tied=False)

@@ -68,7 +68,7 @@ TRANSLATE: Values = {
 GENERATE: Values = {**MECHANISM, "layers": (1, 2), "key_heads": (1,)}
 LABEL: Values = {**MECHANISM, "layers": (1, 2), "pool": ("attention", "mean")}
 POINT: Values = {
-    "cell": CELLS,
+    "decoder": CELLS,
     "score": (*SCORED,),
     "layers": (1, 2),
     "heads": (1, 2),
@@ -94,18 +94,18 @@ class Model(NamedTuple):
 
 
 MODELS = {
-    "translate-transformer": Model("translate", {"kind": "transformer", **DEEP, "encoder_layers": 1}, TRANSLATE),
-    **{f"translate-{cell}": Model("translate", {"kind": cell, **STATES}, TRANSLATE) for cell in CELLS},
-    "translate-transformer-gru": Model("translate", {"kind": "gru", "encoder": "transformer", **STATES}, TRANSLATE),
+    "translate-transformer": Model("translate", {"model": "transformer", **DEEP, "encoder_layers": 1}, TRANSLATE),
+    **{f"translate-{cell}": Model("translate", {"model": cell, **STATES}, TRANSLATE) for cell in CELLS},
+    "translate-transformer-gru": Model("translate", {"model": "gru", "encoder": "transformer", **STATES}, TRANSLATE),
     "generate-transformer": Model("generate", {**DEEP, "layers": 1, "context": 4}, GENERATE),
-    **{f"generate-{cell}": Model("generate", {"kind": cell, "width": 8, "context": 4}, GENERATE) for cell in CELLS},
+    **{f"generate-{cell}": Model("generate", {"model": cell, "width": 8, "context": 4}, GENERATE) for cell in CELLS},
     **{
-        f"{task}-{encoder}": Model(task, {"encoder": encoder, **NARROW}, LABEL)
+        f"{task}-{encoder}": Model(task, {"model": encoder, **NARROW}, LABEL)
         for task in ("classify", "tag")
         for encoder in ("transformer", "none", *CELLS)
     },
     **{
-        f"point-{encoder}": Model("point", {"encoder": encoder, "hidden": 8, "attention": 4}, POINT)
+        f"point-{encoder}": Model("point", {"model": encoder, "width": 8, "attention": 4}, POINT)
         for encoder in ("transformer", *CELLS)
     },
 }
@@ -138,9 +138,9 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
         files: dict[str, Any] = {"text": path, "valid_text": path} if task == "generate" else {"data": path}
         if "valid_data" in defaults_of(RECIPES[task].settings.tables["data"]):
             files["valid_data"] = path
-        tables: dict[str, Any] = {"data": files, "training": {"tokens": 24}}
+        tables: dict[str, Any] = {"data": files, "training": {"batch_tokens": 24}}
         if "tokenizer" in RECIPES[task].tables:
-            tables["tokenizer"] = {"kind": "char", "minimum": 1}
+            tables["tokenizer"] = {"tokenizer": "char", "minimum": 1}
         base = {"context": 4} if task == "generate" else {}
         read = RECIPES[task].read(RECIPES[task].load_settings({**tables, "model": base}), None)
         found[task] = (tables, read)
@@ -160,7 +160,7 @@ def trains(recipe: Recipe[Any, Any, Any, Any], table: Mapping[str, Any], tables:
     if refused is not None:
         named = re.match(r"model\.(\w+): expected .+; got .+\. \S", refused)
         assert named is not None, refused
-        assert named[1] in {*table, "kind"}, refused
+        assert named[1] in {*table, "model"}, refused
         return False
     torch.manual_seed(0)
     model = recipe.build(settings.model, text)

@@ -66,8 +66,8 @@ class Kind(NamedTuple):
 
 KINDS: Mapping[str, Kind] = {
     "bahdanau": Kind(translator, {}),
-    "luong-heads-split": Kind(translator, {"wiring": "luong", "heads": 2, "memory": "split", "cell": "rnn"}),
-    "lstm-deep": Kind(translator, {"cell": "lstm", "encoder_layers": 2, "decoder_layers": 2, "heads": 2}),
+    "luong-heads-split": Kind(translator, {"wiring": "luong", "heads": 2, "memory": "split", "model": "rnn"}),
+    "lstm-deep": Kind(translator, {"model": "lstm", "encoder_layers": 2, "decoder_layers": 2, "heads": 2}),
     "transformer": Kind(transformer, {}),
     "transformer-gru": Kind(translator, {"encoder": "transformer", "memory": "split", "window": 1}),
     "transformer-rotary-window": Kind(transformer, {"positions": "rotary", "window": 2}),
@@ -75,10 +75,10 @@ KINDS: Mapping[str, Kind] = {
     "transformer-alibi": Kind(transformer, {"positions": "alibi"}),
     "gru-transformer-window": Kind(transformer, {"encoder": "gru", "window": 2, "positions": "none"}),
     "generate": Kind(language, {"key_heads": 1}),
-    "generate-lstm-window": Kind(recurrent_language, {"cell": "lstm", "window": 2}),
-    "classify": Kind(lambda **settings: reader(TextClassifier, **settings), {"encoder": "gru"}),
-    "classify-transformer": Kind(lambda **settings: reader(TextClassifier, **settings), {"encoder": "transformer"}),
-    "tag": Kind(lambda **settings: reader(TextTagger, **settings), {"encoder": "transformer", "window": 1}),
+    "generate-lstm-window": Kind(recurrent_language, {"model": "lstm", "window": 2}),
+    "classify": Kind(lambda **settings: reader(TextClassifier, **settings), {"model": "gru"}),
+    "classify-transformer": Kind(lambda **settings: reader(TextClassifier, **settings), {"model": "transformer"}),
+    "tag": Kind(lambda **settings: reader(TextTagger, **settings), {"model": "transformer", "window": 1}),
 }
 
 
@@ -254,8 +254,8 @@ def test_a_transformer_encoder_before_a_recurrent_decoder_has_its_own_mechanism(
 
 LOCATED: list[dict[str, Any]] = [
     {},
-    {"wiring": "luong", "cell": "rnn", "memory": "split"},
-    {"cell": "lstm", "encoder_layers": 2, "decoder_layers": 2},
+    {"wiring": "luong", "model": "rnn", "memory": "split"},
+    {"model": "lstm", "encoder_layers": 2, "decoder_layers": 2},
     {"encoder": "transformer"},
     {"heads": 2},
 ]

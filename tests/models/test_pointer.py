@@ -11,7 +11,7 @@ from qkv.models.pointer import END, PointerConfig, PointerNetwork
 from qkv.nn.pointer import Pointer
 from qkv.recording import record
 
-CONFIG = PointerConfig(features=1, cell="gru", hidden=12, attention=10)
+CONFIG = PointerConfig(features=1, decoder="gru", width=12, attention=10)
 
 
 def test_pointing_is_its_equation() -> None:
@@ -30,7 +30,7 @@ def test_pointing_is_its_equation() -> None:
 @pytest.mark.parametrize("once", [True, False])
 def test_steps_say_what_all_at_once_says(cell: str, once: bool) -> None:
     torch.manual_seed(0)
-    model = PointerNetwork(PointerConfig(2, cell, hidden=8, attention=8, once=once)).double()  # type: ignore[arg-type]
+    model = PointerNetwork(PointerConfig(2, cell, width=8, attention=8, once=once)).double()  # type: ignore[arg-type]
     elements, lengths = torch.rand(3, 5, 2, dtype=torch.float64), torch.tensor([5, 3, 1])
     target = torch.tensor([[END, 2, 5, 1], [END, 3, 1, 2], [END, 1, END, END]])
     together = model(elements, lengths, target)
@@ -73,7 +73,7 @@ def test_what_it_points_at_is_recorded() -> None:
 def _learn_to_sort(length: int, steps: int) -> float:
     """Train on integers from 0 to 99; return the fraction of correct positions in 500 unseen lists."""
     torch.manual_seed(0)
-    model = PointerNetwork(PointerConfig(1, "gru", hidden=32, attention=32))
+    model = PointerNetwork(PointerConfig(1, "gru", width=32, attention=32))
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
 
     def batch(count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -108,7 +108,7 @@ def test_it_learns_to_sort() -> None:
     ("given", "message"),
     [
         ({"features": 0}, "model.features: expected at least 1"),
-        ({"features": 1, "cell": "gro"}, 'Did you mean "gru"?'),
+        ({"features": 1, "decoder": "gro"}, 'Did you mean "gru"?'),
     ],
 )
 def test_bad_settings_are_named(given: dict, message: str) -> None:  # type: ignore[type-arg]

@@ -164,9 +164,9 @@ def test_features_that_fit_no_wide_part_are_named() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"encoder": "grv"}, 'Did you mean "gru"?'),
+        ({"model": "grv"}, 'Did you mean "gru"?'),
         ({"width": 15}, "model.width: expected an even width, for two directions; got 15"),
-        ({"encoder": "transformer", "heads": 3, "width": 16}, "model.heads: expected a divisor"),
+        ({"model": "transformer", "heads": 3, "width": 16}, "model.heads: expected a divisor"),
         ({"word_dropout": 1.0}, "model.word_dropout: expected a fraction in [0, 1)"),
         ({"labels": 0}, "model.labels: expected at least 1"),
         ({"wide": 0}, "model.wide: expected at least 1; got 0"),

@@ -59,12 +59,12 @@ MAKERS: dict[str, Callable[[], nn.Module]] = {
     "transformer, additive": lambda: transformer(score="additive"),
     "gru": recurrent,
     "gru, split": lambda: recurrent(memory="split"),
-    "lstm, luong": lambda: recurrent(cell="lstm", wiring="luong", score="bilinear"),
-    "rnn, dot": lambda: recurrent(cell="rnn", score="dot"),
+    "lstm, luong": lambda: recurrent(model="lstm", wiring="luong", score="bilinear"),
+    "rnn, dot": lambda: recurrent(model="rnn", score="dot"),
     "no attention": lambda: recurrent(score="none"),
     "copying gru": lambda: CopyingTranslator(recurrent(copy="mixture"), unknown=3),
     "copying transformer": lambda: CopyingTranslator(transformer(copy="joint"), unknown=3),
-    "pointer": lambda: PointerNetwork(PointerConfig(features=1, hidden=32, attention=32)),
+    "pointer": lambda: PointerNetwork(PointerConfig(features=1, width=32, attention=32)),
 }
 some = pytest.mark.parametrize(
     ("packed_products", "kind"), in_turn(PRODUCTS, ["transformer", "gru"]), indirect=["packed_products"]

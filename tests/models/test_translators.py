@@ -40,7 +40,11 @@ def monotonic(**options: Any) -> MonotonicTranslator:
 
 MAKERS: dict[str, Callable[..., Model]] = {"rnn": recurrent, "transformer": transformer, "monotonic": monotonic}
 KINDS = [
-    *(("rnn", {"cell": cell, "wiring": wiring}) for cell in ("gru", "lstm", "rnn") for wiring in ("bahdanau", "luong")),
+    *(
+        ("rnn", {"model": cell, "wiring": wiring})
+        for cell in ("gru", "lstm", "rnn")
+        for wiring in ("bahdanau", "luong")
+    ),
     *(("rnn", {"score": score}) for score in ("dot", "scaled_dot", "bilinear", "none")),
     ("rnn", {"score": "none", "wiring": "luong", "tied": False}),
     *(("transformer", {"score": score}) for score in ("scaled_dot", "dot", "bilinear", "additive")),
@@ -48,7 +52,7 @@ KINDS = [
     ("rnn", {"source_size": 15, "wiring": "luong"}),
     ("transformer", {"source_size": 15, "tied": False}),
     ("rnn", {"features_mark": 7}),
-    ("rnn", {"features_mark": 7, "wiring": "luong", "cell": "lstm", "source_size": 15}),
+    ("rnn", {"features_mark": 7, "wiring": "luong", "model": "lstm", "source_size": 15}),
     ("rnn", {"features_mark": 7, "hidden": 6, "heads": 2, "encoder": "transformer", "encoder_heads": 2}),
     ("rnn", {"features_mark": 7, "score": "location"}),
     ("rnn", {"score": "location", "hidden": 6, "heads": 2}),
@@ -57,12 +61,12 @@ KINDS = [
     ("transformer", {"features_mark": 7, "norm_first": False, "encoder": "gru"}),
     ("monotonic", {"source_size": 15}),
     ("monotonic", {"alignment": "monotonic-0"}),
-    ("monotonic", {"alignment": "monotonic-0", "score": "dot", "cell": "lstm", "tied": False}),
-    ("monotonic", {"alignment": "monotonic-0", "score": "additive", "cell": "rnn"}),
+    ("monotonic", {"alignment": "monotonic-0", "score": "dot", "model": "lstm", "tied": False}),
+    ("monotonic", {"alignment": "monotonic-0", "score": "additive", "model": "rnn"}),
     ("monotonic", {"alignment": "monotonic-1"}),
-    ("monotonic", {"alignment": "monotonic-1", "jumps": 1, "cell": "lstm"}),
+    ("monotonic", {"alignment": "monotonic-1", "jumps": 1, "model": "lstm"}),
     ("rnn", {"score": "location"}),
-    ("rnn", {"score": "location", "wiring": "luong", "cell": "lstm"}),
+    ("rnn", {"score": "location", "wiring": "luong", "model": "lstm"}),
 ]
 MONOTONIC = KINDS[-7], KINDS[-4]
 LOCATED = KINDS[-2:]
@@ -296,7 +300,7 @@ def test_bfloat16_autocast_runs_forward_and_backward(kind: tuple[str, dict[str, 
 
 
 def test_bidirectional_states_are_pytorchs_on_each_sentence_alone() -> None:
-    model = made(("rnn", {"cell": "lstm", "score": "bilinear"}))
+    model = made(("rnn", {"model": "lstm", "score": "bilinear"}))
     rows = [[3, 4, 5, 6], [7], [8, 9]]
     state = model.start(*batch(rows))
     for place, row in enumerate(rows):
@@ -309,7 +313,7 @@ def test_bidirectional_states_are_pytorchs_on_each_sentence_alone() -> None:
     ("config", "options", "message"),
     [
         (RecurrentConfig, {"hidden": 0}, "model.hidden: expected at least 1"),
-        (RecurrentConfig, {"cell": "gur"}, 'model.cell: .* Did you mean "gru"'),
+        (RecurrentConfig, {"model": "gur"}, 'model.model: .* Did you mean "gru"'),
         (RecurrentConfig, {"score": "aditive"}, 'Did you mean "additive"'),
         (TransformerConfig, {"score": "none"}, "model.score: expected a score, because a Transformer is attention"),
         (RecurrentConfig, {"dropout": 1.0}, "model.dropout: expected a fraction"),

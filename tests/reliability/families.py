@@ -19,7 +19,7 @@ from qkv.training.events import Outcome
 
 QKV = Path(sys.executable).parent / "qkv"
 STEPS = 24
-TRAINING = {"steps": STEPS, "tokens": 64, "validate_every": 5, "log_every": 4, "warmup": 4, "keep": 99, "seed": 3}
+TRAINING = {"steps": STEPS, "batch_tokens": 64, "validate_every": 5, "log_every": 4, "warmup": 4, "keep": 99, "seed": 3}
 WORDS = ("the", "cat", "sat", "on", "mat", "and", "dog", "ran", "to", "a")
 
 
@@ -48,7 +48,7 @@ class Family:
             "point": {"data": data / self.file},
         }
         own = {"generate": {"validate_every": 6}, "point": {"learning_rate": 0.001}}.get(self.task, {})
-        words = {"kind": self.tokenizer, "size": 300, "minimum": 1}
+        words = {"tokenizer": self.tokenizer, "vocabulary": 300, "minimum": 1}
         return {
             "data": files[self.task],
             **({} if self.tokenizer is None else {"tokenizer": words}),
@@ -80,21 +80,21 @@ def as_texts(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     }
 
 
-_RECURRENT = {"kind": "gru", "embedding": 8, "hidden": 8, "attention": 8}
+_RECURRENT = {"model": "gru", "embedding": 8, "hidden": 8, "attention": 8}
 _TRANSFORMER = {"width": 16, "heads": 2, "feed_forward": 16, "encoder_layers": 1, "decoder_layers": 1}
 _LANGUAGE = {"width": 16, "heads": 2, "feed_forward": 16, "layers": 1, "context": 8}
-_POINTER = {"hidden": 8, "attention": 8}
+_POINTER = {"width": 8, "attention": 8}
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "gru": Family("translate", _RECURRENT, "word"),
-        "transformer": Family("translate", {"kind": "transformer", **_TRANSFORMER}, "word"),
+        "transformer": Family("translate", {"model": "transformer", **_TRANSFORMER}, "word"),
         "language": Family(
             "generate", {"width": 16, "heads": 2, "feed_forward": 16, "layers": 1, "context": 8}, "char"
         ),
-        "classifier": Family("classify", {"encoder": "gru", "width": 8}, "word"),
-        "tagger": Family("tag", {"encoder": "lstm", "width": 8}, "word"),
+        "classifier": Family("classify", {"model": "gru", "width": 8}, "word"),
+        "tagger": Family("tag", {"model": "lstm", "width": 8}, "word"),
         "pointer": Family("point", {**_POINTER, "layers": 1, "heads": 2, "dropout": 0.1}),
-        "pointer at words": Family("point", {**_POINTER, "encoder": "lstm", "once": False}, file="words.tsv"),
+        "pointer at words": Family("point", {**_POINTER, "model": "lstm", "once": False}, file="words.tsv"),
     }
 )
 

@@ -28,10 +28,10 @@ from qkv.settings import to_toml
 
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
 FAMILIES = {
-    "gru": Family("translate", {"kind": "gru"}, "word"),
-    "transformer": Family("translate", {"kind": "transformer"}, "word"),
+    "gru": Family("translate", {"model": "gru"}, "word"),
+    "transformer": Family("translate", {"model": "transformer"}, "word"),
     "language": Family("generate", {}, "char"),
-    "classifier": Family("classify", {"encoder": "gru"}, "word"),
+    "classifier": Family("classify", {"model": "gru"}, "word"),
 }
 MOMENTS = ("update", "validation")
 LINES, WORDS = 3000, 6000

@@ -14,14 +14,14 @@ validation = 4
 test = 5
 seed = 0
 [tokenizer]
-kind = "word"
+tokenizer = "word"
 [training]
-tokens = 256
+batch_tokens = 256
 label_smoothing = 0.0
 [models.gru_mixture]
 steps = 2
 learning_rate = 0.01
-model = { kind = "gru", copy = "mixture", embedding = 4, hidden = 4, attention = 4 }
+model = { model = "gru", copy = "mixture", embedding = 4, hidden = 4, attention = 4 }
 """
 
 

@@ -26,9 +26,9 @@ def test_each_mechanism_trains_from_its_flags_and_is_scored(flags: tuple[str, st
     name, value = flags
     tables = {
         "data": {"data": tmp_path / "train.tsv", "valid_data": tmp_path / "train.tsv"},
-        "tokenizer": {"kind": "char", "minimum": 1},
-        "model": {"kind": "gru", "embedding": 8, "hidden": 8, "attention": 8, name.strip("-"): value},
-        "training": {"steps": 2, "tokens": 256, "validate_every": 2, "warmup": 1},
+        "tokenizer": {"tokenizer": "char", "minimum": 1},
+        "model": {"model": "gru", "embedding": 8, "hidden": 8, "attention": 8, name.strip("-"): value},
+        "training": {"steps": 2, "batch_tokens": 256, "validate_every": 2, "warmup": 1},
     }
     train_run(RECIPE, RECIPE.load_settings(tables), tmp_path / "run")
     found = long_copying.score(tmp_path / "run", {"short": read_tsv(tmp_path / "train.tsv")[:5]})

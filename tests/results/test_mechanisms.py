@@ -34,11 +34,11 @@ learning_rate = 0.01
 [models.gru]
 steps = 2
 warmup = 1
-model = { kind = "gru", width = 8 }
+model = { model = "gru", width = 8 }
 [models.transformer]
 steps = 2
 warmup = 1
-model = { kind = "transformer", width = 8, heads = 2, feed_forward = 8, encoder_layers = 1, decoder_layers = 1 }
+model = { model = "transformer", width = 8, heads = 2, feed_forward = 8, encoder_layers = 1, decoder_layers = 1 }
 """
 PERCENTAGES = st.lists(st.floats(0, 100), min_size=1, max_size=3).map(lambda values: Sample(tuple(values)))
 

@@ -65,7 +65,7 @@ def test_a_row_goes_from_its_settings_to_the_page(task: str, tmp_path: Path, mon
     monkeypatch.setattr(pointing, "ROWS", (row,))
     assert "not run" in pointing.section()
     row.config.parent.mkdir()
-    row.config.write_text('[model]\nencoder = "gru"\nhidden = 4\nattention = 4\n[training]\nsteps = 2\nwarmup = 1\n')
+    row.config.write_text('[model]\nmodel = "gru"\nwidth = 4\nattention = 4\n[training]\nsteps = 2\nwarmup = 1\n')
     pointing.run_row(row, tmp_path, tmp_path / "run", train=True)
     figures = json.loads(row.record.read_text())["figures"]
     assert all(0 <= value <= 100 for value in figures.values())

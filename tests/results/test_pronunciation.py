@@ -16,13 +16,13 @@ SETTINGS = """
 [data]
 target_sep = " "
 [model]
-kind = "gru"
+model = "gru"
 embedding = 8
 hidden = 8
 attention = 8
 [training]
 steps = 3
-tokens = 256
+batch_tokens = 256
 warmup = 1
 validate_every = 3
 """

@@ -71,7 +71,7 @@ def read(settings: Any, tokenizer: Tokenizer | None) -> Text:
 
 def network(width: int, size: int, labels: int, unknown: int) -> TextClassifier:
     sizes = {"width": width, "size": size, "labels": labels, "heads": 1, "feed_forward": 8, "dropout": 0.0}
-    return TextClassifier(build(ReaderConfig, {"encoder": "transformer", **sizes}, "model"), unknown)
+    return TextClassifier(build(ReaderConfig, {"model": "transformer", **sizes}, "model"), unknown)
 
 
 class Job(NamedTuple):

@@ -73,9 +73,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = _write(folder, _mirrored(600, 0))
     tables = {
         "data": {"source": files.source, "target": files.target},
-        "tokenizer": {"kind": "word"},
-        "model": {"kind": "gru", "embedding": 24, "hidden": 32, "attention": 24, "dropout": 0.0},
-        "training": {"steps": 90, "tokens": 512, "learning_rate": 0.01, "warmup": 20, "validate_every": 90},
+        "tokenizer": {"tokenizer": "word"},
+        "model": {"model": "gru", "embedding": 24, "hidden": 32, "attention": 24, "dropout": 0.0},
+        "training": {"steps": 90, "batch_tokens": 512, "learning_rate": 0.01, "warmup": 20, "validate_every": 90},
     }
     assert train_run(RECIPE, RECIPE.load_settings(tables), folder / "run").exit_code == 0
     return folder / "run"

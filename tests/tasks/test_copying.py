@@ -30,11 +30,11 @@ def _trained(folder: Path, kind: str, copy: str, steps: int, count: int) -> tupl
     data = {"data": _file(folder / "t.tsv", sets.train), "valid_data": _file(folder / "v.tsv", sets.validation)}
     tables = {
         "data": data,
-        "tokenizer": {"kind": "word", "minimum": 5},
-        "model": {"kind": kind, "copy": copy, **_SIZES[kind], "dropout": 0.1},
+        "tokenizer": {"tokenizer": "word", "minimum": 5},
+        "model": {"model": kind, "copy": copy, **_SIZES[kind], "dropout": 0.1},
         "training": {
             "steps": steps,
-            "tokens": 1024,
+            "batch_tokens": 1024,
             "learning_rate": 0.004 if kind == "gru" else 0.002,
             "warmup": min(60, steps),
             "validate_every": steps,
@@ -84,7 +84,7 @@ def test_a_model_that_copies_goes_through_files_and_checkpoints(tmp_path: Path) 
 
 def test_smoothing_is_refused_where_words_are_copied() -> None:
     with pytest.raises(ConfigError, match="label_smoothing: expected 0 for a model that copies"):
-        RECIPE.load_settings({"model": {"kind": "gru", "copy": "joint"}, "training": {"label_smoothing": 0.1}})
+        RECIPE.load_settings({"model": {"model": "gru", "copy": "joint"}, "training": {"label_smoothing": 0.1}})
     settings = RECIPE.load_settings({"model": {"copy": "joint"}})
     assert settings.tokenizer.tokenizer == "word"
     assert settings.training.label_smoothing == 0

@@ -26,10 +26,10 @@ NAMES = ["0-ahead", "1-ahead", "2-back", "3-back"]
 def tables(data: Path, models: int = 4, both: bool = True, steps: int = 30) -> dict[str, dict[str, Any]]:
     return {
         "data": {"data": data},
-        "tokenizer": {"kind": "char", "minimum": 1},
-        "model": {"kind": "gru", "embedding": 12, "hidden": 12, "attention": 8, "dropout": 0.0},
-        "training": {"steps": steps, "tokens": 512, "learning_rate": 0.02, "validate_every": steps, "warmup": 5},
-        "ensemble": {"models": models, "both_directions": both},
+        "tokenizer": {"tokenizer": "char", "minimum": 1},
+        "model": {"model": "gru", "embedding": 12, "hidden": 12, "attention": 8, "dropout": 0.0},
+        "training": {"steps": steps, "batch_tokens": 512, "learning_rate": 0.02, "validate_every": steps, "warmup": 5},
+        "ensemble": {"ensemble": models, "both_directions": both},
     }
 
 

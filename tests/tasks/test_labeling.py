@@ -21,9 +21,9 @@ from qkv.tasks.tag.predict import Tagger
 from qkv.tasks.tag.recipe import RECIPE as TAG
 from qkv.tasks.tag.settings import TagEvaluation
 
-_MODEL = {"encoder": "none", "width": 16, "dropout": 0.0, "word_dropout": 0.0}
+_MODEL = {"model": "none", "width": 16, "dropout": 0.0, "word_dropout": 0.0}
 _WORDS = TokenizerSettings(tokenizer="word")
-_TRAINING = {"steps": 60, "warmup": 5, "learning_rate": 0.05, "validate_every": 30, "tokens": 256}
+_TRAINING = {"steps": 60, "warmup": 5, "learning_rate": 0.05, "validate_every": 30, "batch_tokens": 256}
 
 
 def _films(path: Path, count: int = 120, seed: int = 0) -> Path:
@@ -64,9 +64,9 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("numbers")
-    model = {**_MODEL, "encoder": "gru"}
+    model = {**_MODEL, "model": "gru"}
     tables = {"data": {"data": _numbers(folder / "n.conll")}, "model": model, "training": _TRAINING}
-    tables["tokenizer"] = {"kind": "char"}
+    tables["tokenizer"] = {"tokenizer": "char"}
     train_run(TAG, TAG.load_settings(tables), folder / "run")
     return folder / "run"
 
@@ -177,7 +177,7 @@ def test_a_text_that_is_too_long_is_named(tmp_path: Path, classifier: Path, tagg
 
 def test_settings_go_around() -> None:
     for recipe in (CLASSIFY, TAG):
-        settings = recipe.load_settings({"data": {"data": "x"}, "model": {"encoder": "lstm"}})
+        settings = recipe.load_settings({"data": {"data": "x"}, "model": {"model": "lstm"}})
         assert recipe.load_settings(recipe.show_settings(settings)) == settings
 
 
@@ -186,7 +186,7 @@ def test_settings_go_around() -> None:
     [
         ({"modell": {}}, 'Did you mean "model"?'),
         ({"model": {"labels": 3}}, "The vocabulary and the labels come from the training text."),
-        ({"model": {"encodr": "gru"}}, 'Did you mean "encoder"?'),
+        ({"model": {"modle": "gru"}}, 'Did you mean "model"?'),
         ({"training": {"steps": 0}}, "steps: expected an integer, at least 1"),
     ],
 )

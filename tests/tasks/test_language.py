@@ -28,7 +28,7 @@ MODEL = {"width": 32, "heads": 2, "feed_forward": 64, "layers": 1, "context": 16
 def tables(text: Path, steps: int, **changes: Any) -> dict[str, dict[str, Any]]:
     training = {
         "steps": steps,
-        "tokens": 128,
+        "batch_tokens": 128,
         "validate_every": 20,
         "log_every": 10,
         "warmup": 5,
@@ -188,7 +188,7 @@ def test_subwords_stream_whole_characters(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text("größer, größer, süßer – 猫が好き。\n" * 80, encoding="utf-8")
     given = tables(path, 12)
-    given["tokenizer"] = {"kind": "bpe", "size": 300}
+    given["tokenizer"] = {"tokenizer": "bpe", "vocabulary": 300}
     train_run(RECIPE, RECIPE.load_settings(given), tmp_path / "run")
     generator = Generator.load(tmp_path / "run")
     pieces = list(generator.stream("größ", tokens=25, temperature=1.5, seed=2))

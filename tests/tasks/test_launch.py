@@ -18,11 +18,11 @@ WORDS = ["der", "die", "das", "hund", "katze", "ball", "rot", "alt", "klein", "s
 PAIRS = "".join(f"{a} {b} {c}\t{c} {b} {a}\n" for a in WORDS[:5] for b in WORDS[5:9] for c in WORDS[9:])
 TEXTS = "".join(f"{'good' if a < b else 'bad'}\t{a} {b} {c}\n" for a in WORDS[:6] for b in WORDS[:6] for c in WORDS[:3])
 TRANSFORMER = {"width": 16, "heads": 2, "feed_forward": 16, "dropout": 0.2}
-UPDATES = {"tokens": 96, "accumulate": 4, "warmup": 2, "validate_every": 4}
+UPDATES = {"batch_tokens": 96, "accumulate": 4, "warmup": 2, "validate_every": 4}
 CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
-    "transformer": (translate.RECIPE, {"kind": "transformer", **TRANSFORMER}, {}),
-    "muon": (translate.RECIPE, {"kind": "transformer", **TRANSFORMER}, {"optimizer": "muon"}),
-    "additive": (translate.RECIPE, {"kind": "gru", "width": 16, "dropout": 0.2}, {}),
+    "transformer": (translate.RECIPE, {"model": "transformer", **TRANSFORMER}, {}),
+    "muon": (translate.RECIPE, {"model": "transformer", **TRANSFORMER}, {"optimizer": "muon"}),
+    "additive": (translate.RECIPE, {"model": "gru", "width": 16, "dropout": 0.2}, {}),
     "language": (generate.RECIPE, {**TRANSFORMER, "layers": 1, "context": 16}, {}),
     "classifier": (classify.RECIPE, {"width": 8, "dropout": 0.3}, {}),
 }
@@ -38,7 +38,7 @@ def test_processes_give_the_checkpoint_of_one(tmp_path: Path, name: str, steps: 
     text.write_text({"language": PAIRS * 2, "classifier": TEXTS}.get(name, PAIRS), encoding="utf-8")
     tables = {
         "data": {"text" if name == "language" else "data": text},
-        "tokenizer": {"kind": "char" if name == "language" else "word"},
+        "tokenizer": {"tokenizer": "char" if name == "language" else "word"},
         "model": model,
         "training": {**UPDATES, **more, "steps": steps},
     }

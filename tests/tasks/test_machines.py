@@ -28,12 +28,12 @@ main()
 SETTINGS = f"""
 [training]
 accumulate = 4
-tokens = 48
+batch_tokens = 48
 steps = {STEPS}
 validate_every = {LATER}
 log_every = 2
 [model]
-kind = "gru"
+model = "gru"
 width = 8
 """
 

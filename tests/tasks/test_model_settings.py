@@ -20,8 +20,8 @@ KINDS = [
     *(("point", {"model": kind}) for kind in ("transformer", "lstm")),
     ("regress", {}),
 ]
-DERIVED = {"size", "source_size", "features_mark", "labels", "features", "elements", "cell"}
-"""Sizes that follow from the text or the kind."""
+DERIVED = {"size", "source_size", "features_mark", "labels", "features", "elements"}
+"""Sizes that follow from the text."""
 OF_TEXTS = {"pool", "wide"}
 """Settings of models of whole texts, which taggers share."""
 
@@ -34,8 +34,7 @@ def config_of(task: str, table: Mapping[str, Any]) -> Any:
 @pytest.mark.parametrize(("task", "table"), KINDS)
 def test_every_size_of_a_model_is_a_setting(task: str, table: dict[str, Any]) -> None:
     known = options_of(TASKS[task].tables["model"])
-    names = {name for each, option in known.items() for name in (each, option.stored)}
-    missing = {each.name for each in fields(config_of(task, table))} - names - DERIVED
+    missing = {each.name for each in fields(config_of(task, table))} - set(known) - DERIVED
     assert missing <= (OF_TEXTS if task == "tag" else set())
 
 
@@ -44,13 +43,13 @@ def test_defaults_in_the_help_are_those_that_are_used(task: str, table: dict[str
     settings, config = TASKS[task].tables["model"], config_of(task, table)
     seen = 0
     for name, option in options_of(settings).items():
-        stored, shown = option.stored or name, defaults_of(settings)[name]
+        shown = defaults_of(settings)[name]
         shown = option.or_else if shown is None else shown
         if isinstance(shown, Mapping):
             shown = shown.get(table["model"], shown["others"])
-        if stored in table or name in table or not hasattr(config, stored):
+        if name in table or not hasattr(config, name):
             continue
-        used = getattr(config, stored)
+        used = getattr(config, name)
         phrase = isinstance(shown, str) and shown not in str(hints_of(settings)[name])
         if used is not None and not phrase and name not in ("alpha", "power"):  # of entmax and one kernel alone
             assert shown == used, name
@@ -61,10 +60,10 @@ def test_defaults_in_the_help_are_those_that_are_used(task: str, table: dict[str
 def test_a_width_that_changes_nothing_is_refused() -> None:
     """As where a training starts from another run, whose sizes are settings of the new one."""
     sizes = {"hidden": 32, "embedding": 16, "attention": 16}
-    narrow: dict[str, Any] = {"kind": "gru", "width": 32}
+    narrow: dict[str, Any] = {"model": "gru", "width": 32}
     assert read_config({**narrow, **sizes}) == read_config(narrow)
     assert read_config({**narrow, "embedding": 20}) != read_config(narrow)
     with pytest.raises(ConfigError) as caught:
-        read_config({"kind": "gru", "width": 64, **sizes})
+        read_config({"model": "gru", "width": 64, **sizes})
     assert caught.value.argument == "model.width"
     assert caught.value.got == "hidden 32, embedding 16, attention 16"

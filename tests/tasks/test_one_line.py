@@ -10,7 +10,7 @@ import pytest
 import qkv
 
 SOURCE, ROOT = Path(qkv.__file__).parent, Path(__file__).parents[2]
-LINE = '    shuffles: Annotated[int, Option("Shuffles of the data", "times", least=1, stored="mixes")] = 3\n'
+LINE = '    shuffles: Annotated[int, Option("Shuffles of the data", "times", least=1)] = 3\n'
 AFTER = '    seed: Annotated[int, Option("Random seed", least=0)] = 0\n'
 PROGRAM = """
 import importlib.util, inspect, json, sys, tomllib
@@ -31,10 +31,9 @@ shown = succeeded(run("train", "classify", "--help")).stdout
 assert "--shuffles" in shown and "Shuffles of the data (3 times)" in " ".join(shown.replace("\\u2502", " ").split())
 assert tomllib.loads(succeeded(run(*flags, "--print-config")).stdout)["training"]["shuffles"] == 3
 assert tomllib.loads(succeeded(run(*flags, "--shuffles", "5", "--print-config")).stdout)["training"]["shuffles"] == 5
-for name in ("shuffles", "mixes"):
-    (folder / "run.toml").write_text(f"[training]\\n{name} = 7\\n")
-    printed = succeeded(run(*flags, "--config", folder / "run.toml", "--print-config")).stdout
-    assert tomllib.loads(printed)["training"]["shuffles"] == 7, name
+(folder / "run.toml").write_text("[training]\\nshuffles = 7\\n")
+printed = succeeded(run(*flags, "--config", folder / "run.toml", "--print-config")).stdout
+assert tomllib.loads(printed)["training"]["shuffles"] == 7
 refused(run(*flags, "--out", folder / "run", "--shuffles", "0"), "--shuffles (training.shuffles)", "at least 1")
 
 assert inspect.signature(qkv.train).parameters["shuffles"].default is None
@@ -46,7 +45,7 @@ else:
     raise AssertionError
 made = qkv.train("classify", data=pairs, out=folder / "run", steps=1, width=8, shuffles=4, quiet=True)
 stored = json.loads((made.folder / "run.json").read_text())["config"]["training"]
-assert stored["mixes"] == 4 and "shuffles" not in stored
+assert stored["shuffles"] == 4
 refused(run(*flags, "--out", folder / "run", "--shuffles", "6"), "--shuffles (training.shuffles) 6 (it was 4)")
 
 spec = importlib.util.spec_from_file_location("reference", Path("docs/_site/reference.py"))
@@ -54,7 +53,7 @@ reference = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(reference)
 reference.write(folder)
 page = (folder / "settings.md").read_text()
-assert page.count("| `shuffles` (also `mixes`) | Shuffles of the data (3 times). | an integer, at least 1 |") == 5
+assert page.count("| `shuffles` | Shuffles of the data (3 times). | an integer, at least 1 |") == 5
 assert "`--shuffles`" in (folder / "command_line.md").read_text()
 """
 

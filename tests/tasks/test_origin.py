@@ -24,8 +24,8 @@ STEADY = {"steps": 1, "learning_rate": 1e-9, "validate_every": 1}
 
 def translation(path: Path) -> dict[str, Any]:
     path.write_text("".join(f"{a}{b}\t{b}{a}\n" for a in "abcdefgh" for b in "abcdefgh"), encoding="utf-8")
-    model = {"kind": "gru", "embedding": 8, "hidden": 8, "attention": 8}
-    return {"data": {"data": path}, "tokenizer": {"kind": "char"}, "model": model, "training": STEADY}
+    model = {"model": "gru", "embedding": 8, "hidden": 8, "attention": 8}
+    return {"data": {"data": path}, "tokenizer": {"tokenizer": "char"}, "model": model, "training": STEADY}
 
 
 def labels(path: Path, names: str) -> dict[str, Any]:

@@ -24,8 +24,8 @@ from qkv.tasks.point.settings import PointEvaluation, PointFiles
 from qkv.tasks.run import train_run
 from qkv.tasks.runs import load_trained
 
-_TRAINING = {"steps": 150, "warmup": 10, "learning_rate": 0.02, "validate_every": 75, "tokens": 512}
-_SIZES = {"hidden": 16, "attention": 16, "layers": 1}
+_TRAINING = {"steps": 150, "warmup": 10, "learning_rate": 0.02, "validate_every": 75, "batch_tokens": 512}
+_SIZES = {"width": 16, "attention": 16, "layers": 1}
 _MODEL = {**_SIZES, "heads": 2}
 
 
@@ -67,7 +67,7 @@ def largest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def spans(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("spans")
-    model = {**_SIZES, "encoder": "gru", "cell": "gru", "score": "squared_distance"}
+    model = {**_SIZES, "model": "gru", "decoder": "gru", "score": "squared_distance"}
     tables = {"data": {"data": _words(folder / "s.tsv")}, "model": model, "training": _TRAINING}
     train_run(RECIPE, RECIPE.load_settings(tables), folder / "run")
     return folder / "run"
@@ -121,7 +121,7 @@ def test_answers_do_not_depend_on_the_batch(spans: Path) -> None:
     ],
 )
 def test_every_score_trains_with_every_encoder(encoder: str, score: str, tmp_path: Path) -> None:
-    model = {"encoder": encoder, "score": score, "hidden": 8, "attention": 8, "layers": 1}
+    model = {"model": encoder, "score": score, "width": 8, "attention": 8, "layers": 1}
     data = {"data": _numbers(tmp_path / "l.tsv", count=40)}
     settings = RECIPE.load_settings({"data": data, "model": model, "training": {"steps": 3, "warmup": 1}})
     lines = read_lines(settings.data, True, 0)
@@ -137,7 +137,7 @@ def test_every_score_trains_with_every_encoder(encoder: str, score: str, tmp_pat
 
 def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
     data = {"data": _words(tmp_path / "s.tsv", count=60)}
-    training = {**_TRAINING, "steps": 6, "validate_every": 3, "tokens": 128}
+    training = {**_TRAINING, "steps": 6, "validate_every": 3, "batch_tokens": 128}
     settings = RECIPE.load_settings({"data": data, "model": {**_MODEL, "dropout": 0.1}, "training": training})
     train_run(RECIPE, settings, tmp_path / "run")
     whole = load_checkpoint(tmp_path / "run" / "step-00000006").model
@@ -149,7 +149,7 @@ def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_a_run_starts_from_another_with_its_words(spans: Path, tmp_path: Path) -> None:
-    model = {**_SIZES, "encoder": "gru", "cell": "gru", "score": "squared_distance"}
+    model = {**_SIZES, "model": "gru", "decoder": "gru", "score": "squared_distance"}
     data = {"data": _words(tmp_path / "s.tsv", seed=5, count=60)}
     settings = RECIPE.load_settings(
         {"data": data, "model": model, "training": {**_TRAINING, "steps": 1, "learning_rate": 1e-9}}
@@ -193,8 +193,8 @@ def test_elements_of_another_width_are_named(largest: Path, tmp_path: Path) -> N
 
 
 def test_settings_go_around() -> None:
-    settings = RECIPE.load_settings({"data": {"data": "x"}, "model": {"encoder": "lstm"}})
-    assert (settings.model.cell, settings.model.layers) == ("lstm", 1)
+    settings = RECIPE.load_settings({"data": {"data": "x"}, "model": {"model": "lstm"}})
+    assert (settings.model.decoder, settings.model.layers) == ("lstm", 1)
     assert RECIPE.load_settings(RECIPE.show_settings(settings)) == settings
 
 
@@ -203,9 +203,9 @@ def test_settings_go_around() -> None:
     [
         ({"modell": {}}, 'Did you mean "model"?'),
         ({"model": {"features": 3}}, "The training lines decide it"),
-        ({"model": {"encoder": "gur"}}, 'Did you mean "gru"?'),
-        ({"model": {"heads": 3}}, "model.heads: expected a divisor of model.hidden"),
-        ({"model": {"encoder": "gru", "heads": 2}}, "model.heads: expected a Transformer; got 2 with gru"),
+        ({"model": {"model": "gur"}}, 'Did you mean "gru"?'),
+        ({"model": {"heads": 3}}, "model.heads: expected a divisor of model.width"),
+        ({"model": {"model": "gru", "heads": 2}}, "model.heads: expected a Transformer; got 2 with gru"),
         ({"model": {"score": "epanechnikov"}}, "model.score: expected"),
         ({"data": {"order": "cycel"}}, 'Did you mean "cycle"?'),
         ({"data": {"vocabulary": 1}}, "data.vocabulary: expected at least 2"),

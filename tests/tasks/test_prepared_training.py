@@ -160,7 +160,7 @@ def test_batches_of_pairs_begin_anywhere(pairs: PreparedPairs) -> None:
 def test_pairs_longer_than_a_batch_are_refused(pairs: PreparedPairs) -> None:
     with pytest.raises(ConfigError) as caught:
         pairs.batches(5, 0, 0)
-    assert caught.value.argument == "tokens"
+    assert caught.value.argument == "batch_tokens"
 
 
 def rewritten(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -235,7 +235,7 @@ def test_what_does_not_fit_a_corpus_is_refused(tmp_path: Path) -> None:
         (DataError, "generate", {"data": {"prepared": tmp_path / "none"}}),
         (ConfigError, "generate", {"data": {"prepared": text, "text": tmp_path / "a.txt"}}),
         (ConfigError, "translate", {"data": {"prepared": pairs, "data": tmp_path / "more" / "pairs.tsv"}}),
-        (ConfigError, "translate", {"data": {"prepared": pairs}, "model": {"copy": "mixture", "kind": "gru"}}),
+        (ConfigError, "translate", {"data": {"prepared": pairs}, "model": {"copy": "mixture", "model": "gru"}}),
         (DataError, "generate", {"data": {"prepared": text}, "model": {"context": 10_000_000}}),
     ]
     for kind, task, changes in cases:
@@ -265,7 +265,7 @@ def test_python_prepares_and_trains(tmp_path: Path) -> None:
     made = qkv.train("translate", prepared=done.folder, out=tmp_path / "run", **small)
     config = json.loads((made.folder / "run.json").read_text())["config"]
     assert config["text"]["train"] == done.digest
-    assert config["tokenizer"]["size"] == 350
+    assert config["tokenizer"]["vocabulary"] == 350
     assert made.load().tokenizer.to_json() == PreparedCorpus.load(done.folder, "pairs").tokenizer.to_json()
     with pytest.raises(ConfigError) as caught:
         qkv.prepare([], out=tmp_path / "none", vocabulari=3)

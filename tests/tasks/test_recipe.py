@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from qkv.checkpoint.former_names import with_todays_names
 from qkv.errors import CheckpointError, ConfigError
 from qkv.tasks.classify import recipe as classify
 from qkv.tasks.generate import recipe as generate
@@ -101,11 +102,13 @@ BEFORE: list[tuple[str, dict[str, Any]]] = [
 def test_a_run_of_an_earlier_version_is_resumed_as_it_was(task: str, table: dict[str, Any]) -> None:
     """Its settings mean the same, and what they lack has the value that it had."""
     model = RECIPES[task].model
-    now = model.show(model.read(table))
-    assert {name: now[name] for name in table} == table
-    for name in now.keys() - table.keys():
+    stored = with_todays_names({"task": task, "model": table})["model"]
+    assert isinstance(stored, dict)
+    now = model.show(model.read(stored))
+    assert {name: now[name] for name in stored} == stored
+    for name in now.keys() - stored.keys():
         assert OLDER_DEFAULTS[f"model.{name}"] == now[name]
-    defaults = model.show(model.read({name: table[name] for name in ("kind", "encoder") if name in table}))
+    defaults = model.show(model.read({"model": stored.get("model", "transformer")}))
     assert defaults == now, "and it is still the default"
 
 
@@ -114,7 +117,10 @@ def test_a_run_of_an_earlier_version_is_resumed_as_it_was(task: str, table: dict
     ("settings", "message"),
     [
         ({"steps": 3, "epochs": 2}, "training.epochs: expected no training.steps beside it; got both"),
-        ({"tokens": 9, "batch_size": 2}, "training.batch_size: expected no training.batch_tokens beside it; got both"),
+        (
+            {"batch_tokens": 9, "batch_size": 2},
+            "training.batch_size: expected no training.batch_tokens beside it; got both",
+        ),
         ({"epochs": 0}, "epochs: expected an integer, at least 1"),
     ],
 )
@@ -129,7 +135,7 @@ def test_epochs_are_passes_over_the_data(tmp_path: Path) -> None:
         (tmp_path / name).write_text("".join(lines[: 50 if name == "train.tsv" else 5]))
     tables = {
         "data": {"data": tmp_path / "train.tsv", "valid_data": tmp_path / "valid.tsv"},
-        "model": {"encoder": "none", "width": 4},
+        "model": {"model": "none", "width": 4},
         "training": {"epochs": 3, "batch_size": 8},
     }
     recipe = RECIPES["classify"]
@@ -145,7 +151,7 @@ def test_epochs_and_batch_sizes_of_a_task_without_a_tokenizer(tmp_path: Path) ->
         (tmp_path / name).write_text("".join(f"{a} {a % 3 + 1}\t{a % 2 + 1}\n" for a in range(count)))
     tables = {
         "data": {"data": tmp_path / "train.tsv", "valid_data": tmp_path / "valid.tsv"},
-        "model": {"encoder": "gru", "hidden": 4},
+        "model": {"model": "gru", "width": 4},
         "training": {"epochs": 2, "batch_size": 8, "validate_every": 100},
     }
     recipe = RECIPES["point"]

@@ -114,9 +114,9 @@ def test_settings_above_all_tables_are_told_their_table(task: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        f'[model]\nkind = "{"x" * 100_000}"\n',
+        f'[model]\nmodel = "{"x" * 100_000}"\n',
         f'[model]\nalignment = "{"x" * 100_000}"\n',
-        f"[tokenizer]\nsize = {'[' * 50}{'1,' * 100_000}{']' * 50}\n",
+        f"[tokenizer]\nvocabulary = {'[' * 50}{'1,' * 100_000}{']' * 50}\n",
         f'[training]\nschedule = "{"x" * 100_000}"\n',
         f'[training]\nmonitor = "{"x" * 100_000}"\n',
         f'[data]\ndata = "{"x" * 100_000}"\n',

@@ -1,7 +1,8 @@
 """`qkv.train`: the commands of training as a function, with data as values and typed settings."""
 
 import inspect
-from dataclasses import fields
+import json
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,10 @@ import pytest
 from typer.main import get_command
 
 import qkv
+from qkv.checkpoint.folder import load as load_checkpoint
+from qkv.checkpoint.folder import save
+from qkv.checkpoint.former_names import FORMER_NAMES
+from qkv.checkpoint.rotation import latest_complete
 from qkv.cli.app import app
 from qkv.errors import CheckpointError, ConfigError, DataError, QkvError
 from qkv.settings import options_of
@@ -181,6 +186,37 @@ def test_every_setting_lies_in_a_table_of_the_task(task: str) -> None:
         with pytest.raises(ConfigError) as raised:
             recipe_of(task).load_settings({table: {name: object()}})
         assert "unknown" not in str(raised.value), name
+
+
+@pytest.mark.parametrize("task", FORMER_NAMES)
+def test_a_run_that_was_written_with_former_names_is_read_and_resumed(task: str, tmp_path: Path) -> None:
+    settings = {"data": PAIRS, **TINY} if task == "translate" else OTHERS[task]
+    settings = {**settings, "out": tmp_path / "run", "quiet": True}
+    train(task, **{**settings, "steps": 1})  # type: ignore[call-overload]
+
+    former = {(*dotted.split(".")[:1], today): dotted.split(".")[1] for dotted, today in FORMER_NAMES[task].items()}
+
+    def as_it_was(config: Any) -> dict[str, Any]:
+        tables = {table: rows for table, rows in config.items() if isinstance(rows, dict)}
+        return config | {
+            table: {former.get((table, name), name): item for name, item in rows.items()}
+            for table, rows in tables.items()
+        }
+
+    newest = latest_complete(tmp_path / "run", print)
+    assert newest is not None
+    contents = load_checkpoint(newest)
+    save(newest, replace(contents, config=as_it_was(contents.config)), replace=True)
+    begun = json.loads((tmp_path / "run" / "run.json").read_text())
+    (tmp_path / "run" / "run.json").write_text(json.dumps({**begun, "config": as_it_was(begun["config"])}))
+    assert as_it_was(begun["config"]) != begun["config"] == contents.config
+
+    load(tmp_path / "run")
+    resumed = train(task, **{**settings, "steps": 2})  # type: ignore[call-overload]
+    assert resumed.outcome.step == 2
+    stored = load_checkpoint(resumed.outcome.checkpoint).config
+    assert stored == {**contents.config, "training": {**contents.config["training"], "steps": 2}}  # type: ignore[dict-item]
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["config"] == stored
 
 
 def test_a_model_is_loaded_for_its_task_only(tmp_path: Path) -> None:

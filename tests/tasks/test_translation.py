@@ -25,8 +25,8 @@ from qkv.tasks.translate.settings import TranslateEvaluation, TranslateFiles, Tr
 LETTERS = "abcdefgh"
 WORDS = [first + second + third for first in LETTERS for second in LETTERS for third in LETTERS]
 MODELS = {
-    "gru": {"kind": "gru", "embedding": 32, "hidden": 32, "attention": 32, "dropout": 0.0},
-    "transformer": {"kind": "transformer", "width": 32, "heads": 2, "feed_forward": 64, "dropout": 0.0},
+    "gru": {"model": "gru", "embedding": 32, "hidden": 32, "attention": 32, "dropout": 0.0},
+    "transformer": {"model": "transformer", "width": 32, "heads": 2, "feed_forward": 64, "dropout": 0.0},
 }
 
 
@@ -41,10 +41,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> TranslateFiles:
 
 def tables(files: TranslateFiles, model: str, steps: int) -> dict[str, dict[str, object]]:
     rate = 0.01 if model == "gru" else 0.005
-    training = {"steps": steps, "tokens": 512, "learning_rate": rate, "warmup": 20, "label_smoothing": 0.0}
+    training = {"steps": steps, "batch_tokens": 512, "learning_rate": rate, "warmup": 20, "label_smoothing": 0.0}
     training |= {"validate_every": 60, "log_every": 20, "monitor": "exact_match"}
     data = {"data": files.data, "valid_data": files.valid_data}
-    return {"data": data, "tokenizer": {"kind": "char"}, "model": MODELS[model], "training": training}
+    return {"data": data, "tokenizer": {"tokenizer": "char"}, "model": MODELS[model], "training": training}
 
 
 STEPS = {"gru": 100, "transformer": 40}
@@ -147,13 +147,13 @@ def test_a_run_keeps_the_unicode_form_of_its_tokenizer(
     """Runs of earlier versions have no form; they resume as they were."""
     given = tables(files, "gru", steps=1)
     form = "none" if older else "NFC"
-    settings = RECIPE.load_settings({**given, "tokenizer": {"kind": "char", "unicode": form}})
+    settings = RECIPE.load_settings({**given, "tokenizer": {"tokenizer": "char", "unicode": form}})
     train_run(RECIPE, settings, tmp_path / "run")
     if older:
         for config in tmp_path.glob("run/**/config.json"):
             assert '"unicode": "none"' in config.read_text()
     capsys.readouterr()
-    resumed = RECIPE.load_settings({**given, "tokenizer": {"kind": "char"}})
+    resumed = RECIPE.load_settings({**given, "tokenizer": {"tokenizer": "char"}})
     assert resumed.tokenizer.unicode == "NFC"
     assert train_run(RECIPE, resumed, tmp_path / "run").step == 1
     assert ("unicode = none" in capsys.readouterr().err) is older
@@ -197,7 +197,7 @@ def test_a_table_of_pieces_is_scored_as_words(library: str, tmp_path: Path) -> N
     rows = [f"{' '.join(words)}\t{HOW[library](words)}\n" for words in SAID]
     (tmp_path / "table.tsv").write_text("".join(rows) * 4, encoding="utf-8")
     columns = {"data": tmp_path / "table.tsv", "source_sep": " ", "target_sep": " "}
-    training = {"steps": 30, "tokens": 512, "learning_rate": 0.02, "warmup": 2, "validate_every": 30}
+    training = {"steps": 30, "batch_tokens": 512, "learning_rate": 0.02, "warmup": 2, "validate_every": 30}
     tables = {"data": {**columns, "valid_data": columns["data"]}, "model": MODELS["gru"], "training": training}
     train_run(RECIPE, RECIPE.load_settings(tables), tmp_path / "run")
     translator = qkv.load(tmp_path / "run")

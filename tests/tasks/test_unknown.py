@@ -76,11 +76,11 @@ def test_names_never_seen_are_found_by_the_reading_chosen_on_held_out_pairs(tmp_
         (tmp_path / f"{name}.tgt").write_text("".join(f"{pair.target}\n" for pair in pairs))
     tables = {
         "data": {"source": tmp_path / "t.src", "target": tmp_path / "t.tgt"},
-        "tokenizer": {"kind": "word", "minimum": 5},
-        "model": {"kind": kind, "dropout": 0.1, **SIZES[kind]},
+        "tokenizer": {"tokenizer": "word", "minimum": 5},
+        "model": {"model": kind, "dropout": 0.1, **SIZES[kind]},
         "training": {
             "steps": 500,
-            "tokens": 1024,
+            "batch_tokens": 1024,
             "learning_rate": 0.004 if kind == "gru" else 0.002,
             "warmup": 60,
             "validate_every": 500,

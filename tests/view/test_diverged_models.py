@@ -35,7 +35,7 @@ def language_model() -> nn.Module:
 
 
 def classifier() -> nn.Module:
-    return TextClassifier(ReaderConfig(size=20, labels=2, encoder="transformer", width=8, heads=2), 3)
+    return TextClassifier(ReaderConfig(size=20, labels=2, model="transformer", width=8, heads=2), 3)
 
 
 def attached(config: str, model: str) -> Callable[[], nn.Module]:

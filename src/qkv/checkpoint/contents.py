@@ -9,6 +9,7 @@ from typing import NamedTuple, final
 from torch import Tensor
 
 from qkv.checkpoint import manifest as manifests
+from qkv.checkpoint.former_names import with_todays_names
 from qkv.checkpoint.json_values import JsonValue, decode, decode_mapping, encode
 from qkv.checkpoint.manifest import (
     ALTERED,
@@ -141,7 +142,7 @@ def unpack_contents(folder: Path, files: Mapping[str, bytes], tensors: Mapping[s
     if TRAINER_NUMBERS in files:
         numbers = decode_mapping(files[TRAINER_NUMBERS], str(folder / TRAINER_NUMBERS))
         trainer = TrainerState(_with_changed_ends(tensors[TRAINER_TENSORS], changes), numbers)
-    config = decode_mapping(files[CONFIG], str(folder / CONFIG))
+    config = with_todays_names(decode_mapping(files[CONFIG], str(folder / CONFIG)))
     figures = decode_figures(files[FIGURES], str(folder / FIGURES)) if FIGURES in files else ()
     return Contents(
         _with_changed_names(tensors[MODEL], changes), config, _text(folder, files.get(TOKENIZER)), trainer, figures

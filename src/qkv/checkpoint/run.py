@@ -14,6 +14,7 @@ from types import MappingProxyType
 from qkv import system
 from qkv.checkpoint.disk import FolderReader, make_folder, remove_leftovers, replace_file, typed
 from qkv.checkpoint.folder import is_checkpoint, recover
+from qkv.checkpoint.former_names import with_todays_names
 from qkv.checkpoint.json_values import JsonValue, decode_mapping, differences, encode, is_version
 from qkv.checkpoint.rotation import step_folder, steps
 from qkv.errors import CheckpointError, ConfigError, setting
@@ -122,7 +123,7 @@ def read_config(folder: Path) -> dict[str, JsonValue]:
         folder: a run folder.
 
     Returns:
-        Names and numbers.
+        Names and numbers; settings by today's names.
 
     Raises:
         CheckpointError: it is missing or damaged.
@@ -135,7 +136,7 @@ def read_config(folder: Path) -> dict[str, JsonValue]:
     if not is_current or not isinstance(config, dict):
         hint = f"Give another {setting('out')}; if qkv trained in this folder, use the same or a newer version of qkv."
         raise CheckpointError(path, f'"format": "{FORMAT}", "version": {VERSION}', "something else", hint)
-    return config
+    return with_todays_names(config)
 
 
 def expect_run_folder(folder: Path) -> None:

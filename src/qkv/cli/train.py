@@ -132,7 +132,7 @@ def train_by_flags(recipe: "AnyRecipe", flags: Mapping[str, Any], options: Mappi
     typed = typed_settings(task, flags)
     file = options["config"]
     with spelling_settings(task, typed, on_command_line, dotted=True):
-        tables = merge({} if file is None else task.current(read_toml(file)), task.in_tables(typed))
+        tables = merge({} if file is None else read_toml(file), task.in_tables(typed))
         _train(recipe, tables, options)
 
 

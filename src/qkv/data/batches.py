@@ -168,7 +168,7 @@ def expect_fitting(tokens: int, widest: int, example: str) -> None:
     """
     if widest > tokens:
         got, hint = f"{tokens:,}; {example} alone has {widest:,}", "Raise it, or remove such long texts."
-        raise ConfigError("tokens", "at least the size of the longest example", got, hint)
+        raise ConfigError("batch_tokens", "at least the size of the longest example", got, hint)
 
 
 def inference_batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:

@@ -25,6 +25,7 @@ class DecoderConfig(MechanismConfig):
 
     Args:
         size: vocabulary size.
+        model: its kind.
         positions: how positions are encoded; "none" leaves only the causal mask; None for "rotary", or
             "sinusoidal" for a score that is neither a product nor a distance.
         context: maximum number of tokens read at once.
@@ -46,6 +47,7 @@ class DecoderConfig(MechanismConfig):
     """
 
     size: int
+    model: Literal["transformer"] = "transformer"
     positions: Literal["rotary", "alibi", "relative", "learned", "sinusoidal", "none"] | None = None
     context: int = 256
     window: int | None = None

@@ -46,7 +46,7 @@ class MonotonicConfig:
         size: size of the vocabulary.
         alignment: "monotonic-0": the next position depends on the decoder's state alone, except that it may not be
             before the previous one; or "monotonic-1": it is predicted as a jump from the previous one.
-        cell: plain RNN, gated recurrent unit, or long short-term memory.
+        model: plain RNN, gated recurrent unit, or long short-term memory.
         score: "monotonic-0": score of decoder state and source position: "bilinear", "additive", "dot" or "scaled_dot",
             in any spelling of `qkv.nn.MechanismConfig`.
         jumps: "monotonic-1": the longest jump; 5 as in the authors' code.
@@ -65,7 +65,7 @@ class MonotonicConfig:
 
     size: int
     alignment: Literal["monotonic-0", "monotonic-1"] = "monotonic-0"
-    cell: Literal["gru", "lstm", "rnn"] = "gru"
+    model: Literal["gru", "lstm", "rnn"] = "gru"
     score: str = "bilinear"
     jumps: int = 5
     embedding: int = 256
@@ -150,11 +150,11 @@ class MonotonicTranslator(Predictor[MonotonicState]):
         width, hidden = config.embedding, config.hidden
         self.embed = nn.Embedding(config.size, width)
         self.embed_source = None if config.source_size is None else nn.Embedding(config.source_size, width)
-        self.encoder = CELLS[config.cell](width, hidden, batch_first=True, bidirectional=True)
+        self.encoder = CELLS[config.model](width, hidden, batch_first=True, bidirectional=True)
         self.end = nn.Parameter(torch.empty(2 * hidden))
         self.bridge = nn.Linear(2 * hidden, hidden)
-        self.from_embedding = nn.Linear(width, gates(config.cell) * hidden)
-        self.from_hidden = nn.Linear(hidden, gates(config.cell) * hidden)
+        self.from_embedding = nn.Linear(width, gates(config.model) * hidden)
+        self.from_hidden = nn.Linear(hidden, gates(config.model) * hidden)
         self.moves: MonotonicScores | MonotonicJumps
         if config.alignment == "monotonic-0":
             self.moves = MonotonicScores(hidden, 2 * hidden, config.attention, config.score)
@@ -230,7 +230,7 @@ class MonotonicTranslator(Predictor[MonotonicState]):
         at_end = torch.arange(inside.shape[1], device=ids.device) == lengths[:, None]
         values = self.dropout(torch.where(at_end[..., None], self.end.to(inside.dtype), inside))
         summary = torch.where(lengths[:, None] > 0, torch.cat([last[0], last[1]], -1), 0)
-        hidden = first_hidden(self.config.cell, self.bridge, summary)
+        hidden = first_hidden(self.config.model, self.bridge, summary)
         return MonotonicState(
             hidden, self.moves.project_key(values), apply_layer(self.read_memory, values), lengths + 1
         )
@@ -262,7 +262,7 @@ class MonotonicTranslator(Predictor[MonotonicState]):
         """Return transitions, log p(y_t | a_t) (B, T, S + 1, N), log P(a_t | tokens before) and the state after."""
         y_BTE = self.dropout(self.embed(target))
         inputs = apply_layer(self.from_embedding, y_BTE)
-        s_BTM, hidden = run_cells(self.config.cell, inputs, self.from_hidden, state.hidden)
+        s_BTM, hidden = run_cells(self.config.model, inputs, self.from_hidden, state.hidden)
         moves = self.moves(s_BTM, state.keys, state.lengths)
         combined = apply_layer(self.read_state, torch.cat([s_BTM, y_BTE], -1))[:, :, None] + state.memory[:, None]
         emitted = wide(apply_layer(self.output, self.dropout(torch.tanh(combined)))).log_softmax(-1)

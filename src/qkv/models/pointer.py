@@ -37,14 +37,14 @@ class PointerConfig:
 
     Args:
         features: F, the numbers that describe an element: 2 for points in the plane; for words, the vocabulary size.
-        cell: the decoder's cell.
+        decoder: the decoder's cell.
         score: the score of decoder state and element, see `qkv.nn.Pointer`; also by its other names, and "gaussian".
-        hidden: M, the width of states.
+        width: M, the width of states.
         attention: A, the hidden width of an additive score.
         once: whether each element can be pointed at only once.
         dropout: on states.
         elements: whether elements are "numbers" (vectors of them) or "words".
-        encoder: "transformer" (self-attention), or bidirectional "lstm", "gru" or "rnn".
+        model: the encoder: "transformer" (self-attention), or bidirectional "lstm", "gru" or "rnn".
         layers: layers of the encoder.
         heads: of a transformer's layers.
 
@@ -54,14 +54,14 @@ class PointerConfig:
     """
 
     features: int
-    cell: Literal["gru", "lstm", "rnn"] = "lstm"
+    decoder: Literal["gru", "lstm", "rnn"] = "lstm"
     score: str = "additive"
-    hidden: int = 128
+    width: int = 128
     attention: int = 128
     once: bool = True
     dropout: float = 0.0
     elements: Literal["numbers", "words"] = "numbers"
-    encoder: Literal["transformer", "lstm", "gru", "rnn"] = "lstm"
+    model: Literal["transformer", "lstm", "gru", "rnn"] = "lstm"
     layers: int = 1
     heads: int = 4
 
@@ -74,10 +74,10 @@ class PointerConfig:
             hint = f"Valid: {names}, gaussian."
             raise ConfigError("model.score", expected, f'"{as_flag(self.score)}"', hint)
         check_config(self)
-        if self.encoder == "transformer" and self.hidden % self.heads:
-            got = f"{self.heads} heads for width {self.hidden}"
+        if self.model == "transformer" and self.width % self.heads:
+            got = f"{self.heads} heads for width {self.width}"
             hint = "Choose another width, or another number of heads."
-            raise ConfigError("model.heads", f"a divisor of {setting('model.hidden')}", got, hint)
+            raise ConfigError("model.heads", f"a divisor of {setting('model.width')}", got, hint)
 
 
 @final
@@ -93,7 +93,7 @@ class ElementEncoder(nn.Module):
         Problems!", section 3.1 (transformer).
 
     Example:
-        >>> encoder = ElementEncoder(PointerConfig(features=2, encoder="transformer", hidden=8, heads=2))
+        >>> encoder = ElementEncoder(PointerConfig(features=2, model="transformer", width=8, heads=2))
         >>> states, summary = encoder(torch.rand(3, 5, 2), torch.tensor([5, 4, 5]))
         >>> states.shape, summary.shape
         (torch.Size([3, 5, 8]), torch.Size([3, 8]))
@@ -102,7 +102,7 @@ class ElementEncoder(nn.Module):
     def __init__(self, sizes: PointerConfig) -> None:
         super().__init__()
         self.sizes = sizes
-        words, width, cell = sizes.elements == "words", sizes.hidden, CELLS.get(sizes.encoder)
+        words, width, cell = sizes.elements == "words", sizes.width, CELLS.get(sizes.model)
         self.embed: nn.Module = nn.Embedding(sizes.features, width) if words else nn.Linear(sizes.features, width)
         if not words:
             self.register_buffer("mean", torch.zeros(sizes.features))
@@ -127,16 +127,16 @@ class ElementEncoder(nn.Module):
     @property
     def summary_width(self) -> int:
         """The width of the summary: two directions, or one mean."""
-        return self.sizes.hidden if self.recurrent is None else 2 * self.sizes.hidden
+        return self.sizes.width if self.recurrent is None else 2 * self.sizes.width
 
     def reset_parameters(self) -> None:
         """Initialize all parameters but those of blocks: recurrent matrices orthogonal, the others by Glorot's rule."""
         others: tuple[str, ...] = ("blocks", "norm")
         if isinstance(self.embed, nn.Embedding):
-            initialize_embeddings(self.sizes.hidden**-0.5, self.embed)
+            initialize_embeddings(self.sizes.width**-0.5, self.embed)
             others += ("embed",)
         parameters = ((name, tensor) for name, tensor in self.named_parameters() if not name.startswith(others))
-        initialize_cells(parameters, self.sizes.hidden)
+        initialize_cells(parameters, self.sizes.width)
 
     def standardize(self, mean: Tensor, scale: Tensor) -> None:
         """Set the mean and the scale of each feature, (F,) each; a scale of 0 counts as 1.
@@ -180,7 +180,7 @@ class ElementEncoder(nn.Module):
     def _embedded(self, elements: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         if self.sizes.elements == "words":
             ids, real = clean_source(elements, lengths, self.sizes.features)
-            embedded: Tensor = self.embed(ids) * math.sqrt(self.sizes.hidden)
+            embedded: Tensor = self.embed(ids) * math.sqrt(self.sizes.width)
             return embedded, real
         real = _real(elements, lengths, self.sizes.features)
         numbers = (elements - self.get_buffer("mean")) / self.get_buffer("scale")
@@ -232,7 +232,7 @@ class PointerNetwork(Predictor[PointerState]):
     Source: Vinyals et al. 2015, "Pointer Networks", section 2.3.
 
     Example:
-        >>> model = PointerNetwork(PointerConfig(features=2, hidden=8, attention=8))
+        >>> model = PointerNetwork(PointerConfig(features=2, width=8, attention=8))
         >>> points, lengths = torch.rand(3, 5, 2), torch.tensor([5, 4, 5])
         >>> model(points, lengths, torch.tensor([[0, 1], [0, 2], [0, 5]])).shape
         torch.Size([3, 2, 6])
@@ -241,12 +241,12 @@ class PointerNetwork(Predictor[PointerState]):
     def __init__(self, config: PointerConfig) -> None:
         super().__init__()
         self.config = config
-        width = config.hidden
+        width = config.width
         self.encoder = ElementEncoder(config)
         self.end = nn.Parameter(torch.empty(width))
         self.bridge = nn.Linear(self.encoder.summary_width, width)
-        self.from_element = nn.Linear(width, gates(config.cell) * width)
-        self.from_hidden = nn.Linear(width, gates(config.cell) * width)
+        self.from_element = nn.Linear(width, gates(config.decoder) * width)
+        self.from_hidden = nn.Linear(width, gates(config.decoder) * width)
         self.pointer = Pointer(width, width, config.attention, config.score)
         self.dropout = Dropout(config.dropout)
         self.rows = BatchRows()
@@ -257,7 +257,7 @@ class PointerNetwork(Predictor[PointerState]):
         self.encoder.reset_parameters()
         of_decoder = ("bridge.", "from_")
         parameters = ((name, tensor) for name, tensor in self.named_parameters() if name.startswith(of_decoder))
-        initialize_cells(parameters, self.config.hidden)
+        initialize_cells(parameters, self.config.width)
         nn.init.normal_(self.end, std=0.1)
 
     def forward(self, elements: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
@@ -278,7 +278,7 @@ class PointerNetwork(Predictor[PointerState]):
         state = self.start(elements, lengths)
         self._check_target(target, state)
         inputs = apply_layer(self.from_element, _states_at(state.values, target))
-        states, _ = run_cells(self.config.cell, inputs, self.from_hidden, state.hidden)
+        states, _ = run_cells(self.config.decoder, inputs, self.from_hidden, state.hidden)
         free = state.free[:, None].expand(-1, target.shape[1], -1)
         if self.config.once:
             free = free & ~_visited_before(target, state.free.shape[1])
@@ -302,7 +302,7 @@ class PointerNetwork(Predictor[PointerState]):
         real = real_positions(lengths, e_BSM.shape[1])
         values = torch.cat([self.end.to(e_BSM.dtype).expand(e_BSM.shape[0], 1, -1), e_BSM], 1)
         free = torch.cat([torch.ones_like(real[:, :1]), real], 1)
-        hidden = first_hidden(self.config.cell, self.bridge, summary)
+        hidden = first_hidden(self.config.decoder, self.bridge, summary)
         return PointerState(hidden, self.pointer.project(values), values, free)
 
     def select(self, state: PointerState, rows: Tensor) -> PointerState:
@@ -313,7 +313,7 @@ class PointerNetwork(Predictor[PointerState]):
 
     def _predict(self, tokens: Tensor, state: PointerState) -> tuple[Tensor, PointerState]:
         inputs = apply_layer(self.from_element, _states_at(state.values, tokens)[:, 0])
-        hidden = STEPS[self.config.cell](inputs, apply_layer(self.from_hidden, state.hidden[0]), state.hidden)
+        hidden = STEPS[self.config.decoder](inputs, apply_layer(self.from_hidden, state.hidden[0]), state.hidden)
         free = state.free
         if self.config.once:
             indices = torch.arange(free.shape[1], device=free.device)

@@ -48,8 +48,8 @@ class ReaderConfig(MechanismConfig):
         size: vocabulary size.
         labels: number of labels.
         score: "default" for each attention's own: "scaled_dot" in blocks, "additive" in pooling.
-        encoder: "transformer" (self-attention), a bidirectional "gru", "lstm" or "rnn", or "none" to pool the
-            embeddings themselves.
+        model: the encoder: "transformer" (self-attention), a bidirectional "gru", "lstm" or "rnn", or "none" to pool
+            the embeddings themselves.
         pool: how states become one vector: "attention" with a learned query, or the "mean".
         width: width of embeddings and states; an RNN has half of it in each direction.
         layers: layers of the encoder.
@@ -70,7 +70,7 @@ class ReaderConfig(MechanismConfig):
 
     size: int
     labels: int
-    encoder: Literal["transformer", "gru", "lstm", "rnn", "none"] = "gru"
+    model: Literal["transformer", "gru", "lstm", "rnn", "none"] = "gru"
     pool: Literal["attention", "mean"] = "attention"
     width: int = 256
     layers: int = 1
@@ -92,14 +92,14 @@ class ReaderConfig(MechanismConfig):
             MechanismConfig(score="additive", **numbers)
         expect_unbounded(self.positions)
         check_config(self)
-        if self.encoder == "transformer":
+        if self.model == "transformer":
             expect_attention(self.blocks.score)
             check_heads("width", self.width, self.heads)
             check_positions(self.positions, self.blocks, self.width // self.heads)
-        elif self.encoder in CELLS and self.width % 2:
+        elif self.model in CELLS and self.width % 2:
             hint = "Each direction has half of it."
             raise ConfigError("model.width", "an even width, for two directions", f"{self.width}", hint)
-        if self.encoder != "transformer":
+        if self.model != "transformer":
             self._expect_no_blocks()
             if self.score == "none":
                 expected = "the score of the attention that pools the states"
@@ -128,7 +128,7 @@ class ReaderConfig(MechanismConfig):
     @property
     def parts(self) -> TransformerParts:
         """All parts of the model but its pool and its wide part."""
-        attends = self.encoder == "transformer"
+        attends = self.model == "transformer"
         heads = self.heads if attends else 1
         return TransformerParts(
             self.size,
@@ -137,13 +137,13 @@ class ReaderConfig(MechanismConfig):
             heads,
             self.width // heads,
             self.feed_forward,
-            0 if self.encoder == "none" else self.layers,
+            0 if self.model == "none" else self.layers,
             positions=PositionParts(self.positions if attends else "none"),
             activation="relu",
             window=self.window,
             mechanism=self.blocks if attends else None,
             embed_scale=self.width**0.5 if attends else 1.0,
-            recurrent=None if self.encoder == "transformer" or self.encoder == "none" else self.encoder,  # noqa: PLR1714
+            recurrent=None if self.model == "transformer" or self.model == "none" else self.model,  # noqa: PLR1714
             tied=False,
             output_bias=True,
             labels=self.labels,
@@ -156,7 +156,7 @@ class ReaderConfig(MechanismConfig):
         for name, default in (("positions", "sinusoidal"), ("window", None)):
             if getattr(self, name) != default:
                 hint = f"It belongs to self-attention: omit it, or choose {setting('model', 'transformer')}."
-                got = f"{getattr(self, name)} with {self.encoder}"
+                got = f"{getattr(self, name)} with {self.model}"
                 raise ConfigError(f"model.{name}", "a Transformer", got, hint)
 
 

@@ -27,7 +27,7 @@ class RecurrentDecoderConfig(MechanismConfig):
 
     Args:
         size: vocabulary size.
-        cell: plain RNN, gated recurrent unit, or long short-term memory.
+        model: plain RNN, gated recurrent unit, or long short-term memory.
         score: "none" for the states alone.
         context: number of tokens that are trained on at once.
         window: how many earlier states the attention sees; None for all.
@@ -44,7 +44,7 @@ class RecurrentDecoderConfig(MechanismConfig):
     """
 
     size: int
-    cell: Literal["gru", "lstm", "rnn"] = "gru"
+    model: Literal["gru", "lstm", "rnn"] = "gru"
     score: str = field(default="scaled_dot", kw_only=True)
     context: int = 256
     window: int | None = None
@@ -99,11 +99,11 @@ class RecurrentLanguageModel(TokenPredictor[RecurrentDecoderState]):
     def __init__(self, config: RecurrentDecoderConfig) -> None:
         super().__init__()
         self.config = config
-        width, parts = config.width, gates(config.cell)
+        width, parts = config.width, gates(config.model)
         self.embed = nn.Embedding(config.size, width)
         self.from_embedding = nn.Linear(width, parts * width)
         self.from_hidden = nn.Linear(width, parts * width)
-        self.above = nn.ModuleList(LayerAbove(config.cell, width, config.dropout) for _ in range(1, config.layers))
+        self.above = nn.ModuleList(LayerAbove(config.model, width, config.dropout) for _ in range(1, config.layers))
         self.self_attention = None
         if config.attends:
             self.self_attention = MultiHeadAttention(width, config.heads, key_heads=config.key_heads, score=config)
@@ -120,7 +120,7 @@ class RecurrentLanguageModel(TokenPredictor[RecurrentDecoderState]):
         """
         width = self.config.width
         parameters = ((name, x) for name, x in self.named_parameters() if name.startswith(("from_", "above.")))
-        initialize_cells(parameters, width, by_gate=True, open_forget_gate=self.config.cell == "lstm")
+        initialize_cells(parameters, width, by_gate=True, open_forget_gate=self.config.model == "lstm")
         nn.init.normal_(self.embed.weight, std=width**-0.5)
         if self.config.tied:
             self.output.weight = self.embed.weight
@@ -131,14 +131,14 @@ class RecurrentLanguageModel(TokenPredictor[RecurrentDecoderState]):
         """Return the initial state for a batch of tokens (B, T)."""
         self.rows.begin(tokens)
         zero = next(self.parameters()).new_zeros(tokens.shape[0], self.config.width)
-        return RecurrentDecoderState(hidden_of(self.config.cell, zero) * self.config.layers, None, 0, session)
+        return RecurrentDecoderState(hidden_of(self.config.model, zero) * self.config.layers, None, 0, session)
 
     def continued(self, tokens: Tensor, state: RecurrentDecoderState) -> tuple[Tensor, RecurrentDecoderState]:
         """Return the output layer's input for each of some valid tokens (B, T, M), and the state after the last."""
         session = state.session
         inputs = apply_layer(self.from_embedding, self.dropout(self.embed(tokens)), session)
         above = parts_of(self.above, LayerAbove, "above")
-        s_BTM, hidden = run_cells(self.config.cell, inputs, self.from_hidden, state.hidden, above)
+        s_BTM, hidden = run_cells(self.config.model, inputs, self.from_hidden, state.hidden, above)
         s_BTM, past = self.dropout(s_BTM), state.past
         update: Tensor | None = None
         if self.self_attention is not None:

@@ -51,7 +51,7 @@ class RecurrentConfig(MechanismConfig):
 
     Args:
         size: size of the vocabulary.
-        cell: plain RNN, gated recurrent unit, or long short-term memory.
+        model: plain RNN, gated recurrent unit, or long short-term memory.
         score: score of decoder state and source position; "location" reads the weights of the step before too; "none"
             for a fixed summary of the source.
         wiring: "bahdanau": the state before a step is the query, and the context is an input of the step; or "luong":
@@ -82,7 +82,7 @@ class RecurrentConfig(MechanismConfig):
 
     stepwise: ClassVar[bool] = True
     size: int
-    cell: Literal["gru", "lstm", "rnn"] = "gru"
+    model: Literal["gru", "lstm", "rnn"] = "gru"
     score: str = field(default="additive", kw_only=True)
     wiring: Literal["bahdanau", "luong"] = "bahdanau"
     embedding: int = 256
@@ -108,7 +108,7 @@ class RecurrentConfig(MechanismConfig):
         super().__post_init__()
         expect_unbounded(self.positions)
         check_config(self)
-        if self.encoder == self.cell:
+        if self.encoder == self.model:
             object.__setattr__(self, "encoder", None)
         check_heads("hidden", self.hidden, self.heads)
         self._check_encoder()
@@ -225,7 +225,7 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         self.multihead = (
             MultiHeadAttention(hidden, config.heads, key_width=memory, score=config) if multi_head else None
         )
-        parts = gates(config.cell)
+        parts = gates(config.model)
         self.from_embedding = nn.Linear(width, parts * hidden)
         attends_before_step = config.wiring == "bahdanau"
         value = hidden if multi_head or location_heads else memory if has_score else states
@@ -233,7 +233,7 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         self.from_context = nn.Linear(value, parts * hidden, bias=False) if attends_before_step else None
         self.from_hidden = nn.Linear(hidden, parts * hidden)
         self.above = nn.ModuleList(
-            LayerAbove(config.cell, hidden, config.dropout) for _ in range(1, config.decoder_layers)
+            LayerAbove(config.model, hidden, config.dropout) for _ in range(1, config.decoder_layers)
         )
         self.readout = nn.Linear(hidden + value + width, width)
         self.output = nn.Linear(width, config.size)
@@ -261,7 +261,7 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         """
         others = ("score.", "normalizer.", "multihead.", "features_attention.", "encoder.blocks.", "encoder.norm.")
         parameters = ((name, parameter) for name, parameter in self.named_parameters() if not name.startswith(others))
-        initialize_cells(parameters, self.config.hidden, open_forget_gate=self.config.cell == "lstm")
+        initialize_cells(parameters, self.config.hidden, open_forget_gate=self.config.model == "lstm")
         initialize_embeddings(self.config.embedding**-0.5, self.embed, self.embed_source)
         if self.config.tied:
             self.output.weight = self.embed.weight
@@ -297,7 +297,7 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         if self.head_values is not None:
             by_head = apply_layer(self.head_values, values, session)
             values = by_head.view(*by_head.shape[:2], self.config.heads, -1).transpose(1, 2)
-        hidden = first_hidden(self.config.cell, self.bridge, summary) * self.config.decoder_layers
+        hidden = first_hidden(self.config.model, self.bridge, summary) * self.config.decoder_layers
         alignment = self.score.first_alignment(keys) if isinstance(self.score, LocationScore) else None
         return RecurrentState(hidden, keys, values, padded, summary, session, alignment, features), states_read
 
@@ -358,16 +358,16 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
             attend = self._attend_before_step(self.from_context, state, len(inputs), contexts_of)
         from_hidden = repeat_layer(self.from_hidden, len(inputs), state.session)
         above = parts_of(self.above, LayerAbove, "above")
-        step = stacked(self.config.cell, from_hidden, above, len(inputs), state.session)
+        step = stacked(self.config.model, from_hidden, above, len(inputs), state.session)
         hidden, states, contexts = state.hidden, [], []
         for step_input in inputs:
             x = step_input
             if attend is not None:
-                context, gate_inputs = attend(top(self.config.cell, hidden))
+                context, gate_inputs = attend(top(self.config.model, hidden))
                 contexts.append(context)
                 x = step_input + gate_inputs
             hidden = step(x, hidden)
-            states.append(top(self.config.cell, hidden))
+            states.append(top(self.config.model, hidden))
         s_BTM = torch.stack(states, 1)
         c_BTV = torch.cat(contexts, 1) if contexts else contexts_of(s_BTM)
         alignment = source_contexts.alignment if isinstance(source_contexts, LocationSteps) else None
@@ -484,7 +484,7 @@ def _encoder(config: RecurrentConfig) -> nn.RNNBase | SelfAttentionEncoder:
             reach=config.window,
             dropout=config.dropout,
         )
-    layer: nn.RNNBase = CELLS[config.encoder or config.cell](
+    layer: nn.RNNBase = CELLS[config.encoder or config.model](
         width, config.hidden, layers, batch_first=True, bidirectional=True
     )
     return layer

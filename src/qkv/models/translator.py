@@ -42,6 +42,7 @@ class TransformerConfig(MechanismConfig):
 
     Args:
         size: size of the vocabulary.
+        model: the kind of the decoder.
         width: M.
         heads: heads of every attention.
         feed_forward: the hidden width of feed-forward layers.
@@ -67,6 +68,7 @@ class TransformerConfig(MechanismConfig):
     """
 
     size: int
+    model: Literal["transformer"] = "transformer"
     width: int = 256
     heads: int = 4
     feed_forward: int = 1024

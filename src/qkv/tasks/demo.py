@@ -53,11 +53,11 @@ def run_demo(out: Path, seed: int = 0, steps: int | None = None) -> int:
     note(f"This is the same as `{command}`:")
     tables: dict[str, dict[str, Any]] = {
         "data": {"data": files["train"], "valid_data": files["valid"]},
-        "tokenizer": {"kind": "char"},
-        "model": {"kind": "gru", "score": "additive", "embedding": 64, "hidden": 128, "attention": 64, "dropout": 0.0},
+        "tokenizer": {"tokenizer": "char"},
+        "model": {"model": "gru", "score": "additive", "embedding": 64, "hidden": 128, "attention": 64, "dropout": 0.0},
         "training": {
             "steps": STEPS if steps is None else steps,
-            "tokens": 4096,
+            "batch_tokens": 4096,
             "learning_rate": 0.008,
             "schedule": "cosine",
             "warmup": 50,

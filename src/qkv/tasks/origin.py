@@ -81,9 +81,9 @@ def origin_tables(origin: Origin | None, task: TaskSettings) -> dict[str, Any]:
     if origin is None:
         return {}
     config, names = origin.trained.contents.config, ("model", "tokenizer") if origin.weights else ("tokenizer",)
-    tables = task.current({name: dict(table) for name in names if isinstance(table := config.get(name), Mapping)})
+    tables = {name: dict(table) for name in names if isinstance(table := config.get(name), Mapping)}
     for side in ("source", "target"):
-        if (kind := tables.get("tokenizer", {}).get(side)) is not None:  # a name that only translators know
+        if (kind := tables.get("tokenizer", {}).get(f"{side}_tokenizer")) is not None and "ensemble" not in task.tables:
             hint = "Only translators read sources and targets with a vocabulary each."
             where = _WHERE if origin.weights else setting("tokenizer_from")
             raise ConfigError(where, "a run with one vocabulary", f"{kind} for its {side}s", hint)

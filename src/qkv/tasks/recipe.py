@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
@@ -131,7 +130,7 @@ class Recipe(Generic[F, C, D, M]):
             ConfigError: a name is unknown (the message suggests the closest one), or a value is invalid.
         """
         check_tables(tables, {name: self.settings.tables[name] for name in self.tables})
-        tables = self.settings.current(tables)
+        self.settings.expect_todays_names(tables)
         self.settings.expect_one(tables)
         model = self._read_model(tables.get("model", {}))
         files: F = build(self.settings.tables["data"], tables.get("data", {}), "data")
@@ -151,42 +150,34 @@ class Recipe(Generic[F, C, D, M]):
 
     def _kind(self, model: C) -> object:
         """Return the kind of a model; None of a task that has only one."""
-        option = options_of(self.settings.tables["model"]).get("model")
-        return None if option is None else self.model.show(model).get(option.stored)
+        return getattr(model, "model", None)
 
     def _read_model(self, table: Mapping[str, Any]) -> C:
         """Read the settings of a model; an error about an unknown name suggests names of the task, not of classes."""
         try:
-            return self.model.read(self._model_table(table))
+            return self.model.read(self._checked(table))
         except ConfigError as error:
             for name in table:
                 if error.got == UNKNOWN and error.argument == f"model.{name}" and table.get("model") != PUBLISHED:
-                    raise ConfigError(
-                        error.argument, error.expected, UNKNOWN, self._nearest_model_setting(name)
-                    ) from None
+                    hint = nearest(name, options_of(self.settings.tables["model"]))
+                    raise ConfigError(error.argument, error.expected, UNKNOWN, hint) from None
             raise
 
-    def _nearest_model_setting(self, name: str) -> str:
-        """Suggest similar model settings; those of earlier versions only if the given name resembles one of them."""
-        options = options_of(self.settings.tables["model"])
-        former = [option.stored for option in options.values() if option.stored]
-        return nearest(name, [*options, *former] if get_close_matches(name, former, cutoff=0.5) else options)
-
-    def _model_table(self, table: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the table of a model by the names of checkpoints, its values checked."""
-        if table.get("model") != PUBLISHED:  # which has its own settings
-            table = {**table, **converted(self.settings.tables["model"], table, "model")}
-        return self.settings.stored("model", table)
+    def _checked(self, table: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the table of a model, its values checked."""
+        if table.get("model") == PUBLISHED:  # which has its own settings
+            return dict(table)
+        return {**table, **converted(self.settings.tables["model"], table, "model")}
 
     def show_settings(self, settings: RecipeSettings[F, C]) -> dict[str, Any]:
         """Return the settings as nested dicts, the inverse of `load_settings`."""
-        table = self.settings.current({**as_dict(settings), "model": self.model.show(settings.model)})
+        table = {**as_dict(settings), "model": self.model.show(settings.model)}
         return {name: self.settings.replaced(name, table[name]) for name in self.tables}
 
     def stored(self, settings: RecipeSettings[F, C]) -> dict[str, Any]:
         """Return the tables of a checkpoint, which has no files."""
         tables = {**as_dict(settings), "model": self.model.show(settings.model)}
-        return {name: self.settings.stored(name, tables[name]) for name in self.tables if name not in _NOT_STORED}
+        return {name: tables[name] for name in self.tables if name not in _NOT_STORED}
 
 
 def without(config: Any, *derived: str) -> dict[str, Any]:
@@ -237,7 +228,7 @@ def refuse_heads(encoder: str, heads: int, default: int) -> None:
 
 @dataclass(frozen=True)
 class _Kind:
-    kind: ModelKind = "transformer"
+    model: ModelKind = "transformer"
 
 
 def kind_of(table: Mapping[str, Any]) -> ModelKind:
@@ -250,10 +241,10 @@ def kind_of(table: Mapping[str, Any]) -> ModelKind:
         ConfigError: it is unknown; the message suggests the closest one.
 
     Example:
-        >>> kind_of({"kind": "GRU"}), kind_of({})
+        >>> kind_of({"model": "GRU"}), kind_of({})
         ('gru', 'transformer')
     """
-    return build(_Kind, {name: table[name] for name in ("kind",) if name in table}, "model").kind
+    return build(_Kind, {name: table[name] for name in ("model",) if name in table}, "model").model
 
 
 def refuse_settings_of(table: Mapping[str, Any], config: type, other: type, kind: str) -> None:

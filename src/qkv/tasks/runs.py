@@ -55,7 +55,7 @@ class Trained(NamedTuple):
     @property
     def is_published(self) -> bool:
         """Whether the model comes from another library: from its folder, or from a run that continued from it."""
-        return self.model_table.get("kind") == PUBLISHED
+        return self.model_table.get("model") == PUBLISHED
 
     @property
     def model_table(self) -> Mapping[str, Any]:

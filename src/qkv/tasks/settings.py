@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, final
 
+from qkv.checkpoint.former_names import FORMER_NAMES
 from qkv.data.choices import Form, TokenizerKind
 from qkv.data.word_table import WordTable
 from qkv.errors import ConfigError, QkvError, Spelling, in_python, nearest, setting
@@ -184,10 +185,9 @@ class TokenizerSettings:
         TokenizerKind,
         Option(
             "Byte pairs or pieces of bytes, words, characters, or none for tokens that spaces separate already",
-            stored="kind",
         ),
     ] = "bpe"
-    vocabulary: Annotated[int, Option("Maximum vocabulary size", "tokens", stored="size")] = 8000
+    vocabulary: Annotated[int, Option("Maximum vocabulary size", "tokens")] = 8000
     minimum: Annotated[int, Option("Minimum frequency of a token", least=1)] = 2
     unicode: Annotated[
         Form,
@@ -273,26 +273,10 @@ class TaskSettings:
         """
         return f"{self.table_of[name]}.{name}"
 
-    def dotted_names(self, name: str) -> list[str]:
-        """Return the dotted names of a setting: today's, and that of earlier versions."""
-        table = self.table_of[name]
-        stored = options_of(self.tables[table])[name].stored
-        return [f"{table}.{spelling}" for spelling in (name, stored) if spelling]
-
     @cached_property
     def names(self) -> Mapping[str, str]:
-        """The settings by dotted name, also by those of earlier versions.
-
-        Example:
-            >>> from qkv.training_settings import Settings
-            >>> TaskSettings("sort", "", {"training": Settings}).names["training.tokens"]
-            'batch_tokens'
-        """
-        names = {self.dotted(name): name for name in self.table_of}
-        for name in self.table_of:
-            for dotted in self.dotted_names(name):
-                names.setdefault(dotted, name)
-        return names
+        """The settings by dotted name."""
+        return {self.dotted(name): name for name in self.table_of}
 
     def help_of(self, name: str) -> str:
         """Describe a setting with this task's default."""
@@ -346,47 +330,26 @@ class TaskSettings:
                 by_table.setdefault(self.table_of[name], {})[name] = item
         return by_table
 
-    def current(self, tables: Mapping[str, Any]) -> dict[str, Any]:
-        """Return tables in which names of earlier versions are replaced, as in `tokens` for `batch_tokens`.
-
-        Args:
-            tables: settings by table and name, from a file or a checkpoint; what is not known stays.
+    def expect_todays_names(self, tables: Mapping[str, Any]) -> None:
+        """Refuse names that settings once had.
 
         Raises:
-            ConfigError: a setting is given by both names.
+            ConfigError: there is one; the message gives today's name.
 
         Example:
             >>> from qkv.training_settings import Settings
-            >>> TaskSettings("sort", "", {"training": Settings}).current({"training": {"tokens": 512}})
-            {'training': {'batch_tokens': 512}}
+            >>> TaskSettings("tag", "", {"training": Settings}).expect_todays_names({"training": {"tokens": 512}})
+            Traceback (most recent call last):
+            qkv.errors.ConfigError: training.tokens: expected its name of today, batch_tokens; got a name of ...
         """
-        renamed: dict[str, Any] = {}
-        for table, settings in tables.items():
-            if table not in self.tables or not isinstance(settings, Mapping):
-                renamed[table] = settings
-                continue
-            row = renamed.setdefault(table, {})
-            for former, item in settings.items():
-                name = self.names.get(f"{table}.{former}", former)
-                if name in row or (name != former and name in settings):
-                    hint = f"They set the same: omit {former}."
-                    raise ConfigError(f"{table}.{former}", f"no {table}.{name} beside it", "both", hint)
-                row[name] = item
-        return renamed
-
-    def stored(self, table: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a table by the names of checkpoints.
-
-        Raises:
-            ConfigError: two settings set the same.
-
-        Example:
-            >>> from qkv.training_settings import Settings
-            >>> TaskSettings("sort", "", {"training": Settings}).stored("training", {"batch_tokens": 512})
-            {'tokens': 512}
-        """
-        options = options_of(self.tables[table])
-        return {options[name].stored or name if name in options else name: item for name, item in settings.items()}
+        former = FORMER_NAMES.get(self.name, {})
+        for table, rows in tables.items():
+            for name in rows if isinstance(rows, Mapping) else ():
+                dotted = f"{table}.{name}"
+                if dotted in former and dotted not in self.names:
+                    hint = f"Rename it: write {former[dotted]} in place of {name}."
+                    expected = f"its name of today, {former[dotted]}"
+                    raise ConfigError(dotted, expected, "a name of earlier versions", hint)
 
     def expect_one(self, tables: Mapping[str, Mapping[str, Any]]) -> None:
         """Refuse a setting beside the one that it replaces.
@@ -436,9 +399,8 @@ def spelling_settings(
     try:
         yield
     except QkvError as error:
-        # A name of earlier versions can be that of two settings: the one that was given, or else the first.
-        names = {**task.names} | {former: name for name in given for former in task.dotted_names(name)}
-        candidates = (names[name] for name in names if error.argument in (name, name.partition(".")[2]))
+        names = task.names
+        candidates = (names[name] for name in names if error.argument in (name, names[name]))
         argument = next(candidates, None)
         is_given = argument in given
 

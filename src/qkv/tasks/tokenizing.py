@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar, final
 
 from qkv.data.choices import TokenizerKind
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import DataError, on_command_line, setting, spelled
+from qkv.errors import ConfigError, DataError, on_command_line, setting, spelled
 from qkv.tasks.notes import note
 from qkv.tasks.settings import TokenizerSettings
 
@@ -24,18 +24,24 @@ def learn_tokenizer(settings: TokenizerSettings, texts: Iterable[str], kind: Tok
         texts: the texts.
         kind: another kind than that of the settings.
 
+    Raises:
+        ConfigError: the vocabulary is too small or too large for its kind.
+
     Example:
         >>> learn_tokenizer(TokenizerSettings(tokenizer="char", minimum=1), ["e\u0301"]).size
         5
     """
-    return Tokenizer.learn(
-        texts,
-        kind or settings.tokenizer,
-        settings.vocabulary,
-        lowercase=settings.lowercase,
-        minimum=settings.minimum,
-        unicode=settings.unicode,
-    )
+    try:
+        return Tokenizer.learn(
+            texts,
+            kind or settings.tokenizer,
+            settings.vocabulary,
+            lowercase=settings.lowercase,
+            minimum=settings.minimum,
+            unicode=settings.unicode,
+        )
+    except ConfigError as error:
+        raise error.about("tokenizer.vocabulary") if error.argument == "size" else error from None
 
 
 def with_known_tokens(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -81,11 +81,11 @@ class PublishedConfig:
         Raises:
             ConfigError: a name is unknown, or a value is of a wrong type or out of range.
         """
-        return build_settings(cls, {name: item for name, item in table.items() if name != "kind"}, "model")
+        return build_settings(cls, {name: item for name, item in table.items() if name != "model"}, "model")
 
     def to_table(self) -> dict[str, Any]:
         """Return the configuration of the model in a checkpoint."""
-        return {"kind": PUBLISHED, **as_dict(self)}
+        return {"model": PUBLISHED, **as_dict(self)}
 
     @property
     def copy(self) -> str:
@@ -211,7 +211,7 @@ def tokens_read(config: Mapping[str, Any]) -> int | None:
         CheckpointError, ConfigError: the model's settings are not those of a family.
     """
     match config.get("model"):
-        case {"kind": "published", "settings": str(settings), **rest}:
+        case {"model": "published", "settings": str(settings), **rest}:
             stored = rest.get("stored")
             return PublishedConfig(settings, stored if isinstance(stored, str) else "").described().config.size
     return None

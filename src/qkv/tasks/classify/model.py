@@ -45,7 +45,7 @@ def read_config(table: Mapping[str, Any]) -> ReaderConfig:
     """
     refuse_derived(table, ("size", "labels"), "The vocabulary and the labels come from the training text.")
     config = stored_config(table)
-    refuse_heads(config.encoder, config.heads, ReaderConfig.heads)
+    refuse_heads(config.model, config.heads, ReaderConfig.heads)
     return config
 
 

@@ -207,7 +207,7 @@ def rebuild_labeler(
     if not is_valid or not isinstance(longest, int) or not isinstance(table, dict):
         raise CheckpointError(str(trained.folder), "labels and sizes in config.json", "others", OTHER_VERSION)
     names = tuple(str(label) for label in cast("list[object]", labels))
-    if table.get("kind") == PUBLISHED:
+    if table.get("model") == PUBLISHED:
         model_class: type[TextClassifier | TextTagger] = TextClassifier if kind == "classify" else TextTagger
         return rebuild_reader(trained, model_class, device), tokenizer, names, longest
     size, unknown = tokenizer.size, tokenizer.unk

@@ -47,7 +47,7 @@ class LabelModel(MechanismSettings):
 
     model: Annotated[
         Literal["gru", "lstm", "rnn", "transformer", "none"],
-        Option("Encoder; none attends to the words themselves", stored="encoder"),
+        Option("Encoder; none attends to the words themselves"),
     ] = "gru"
     layers: Annotated[int | None, Option("Layers of the encoder", or_else=1)] = None
     width: Annotated[int | None, Option("Width of the model", or_else=256)] = None

@@ -44,14 +44,14 @@ def stored_config(table: Mapping[str, Any]) -> Config:
     Raises:
         ConfigError: a name is unknown, or a value is invalid.
     """
-    if table.get("kind") == PUBLISHED:
+    if table.get("model") == PUBLISHED:
         return PublishedConfig.from_table(table)
     kind = kind_of(table)
-    sizes = {"size": 1, **{name: item for name, item in table.items() if name != "kind"}}
+    sizes = {"size": 1, **{name: item for name, item in table.items() if name != "model"}}
     if kind == "transformer":
         return build(DecoderConfig, sizes, "model")
     refuse_settings_of(sizes, RecurrentDecoderConfig, DecoderConfig, setting("model", "transformer"))
-    return build(RecurrentDecoderConfig, {**sizes, "cell": kind}, "model")
+    return build(RecurrentDecoderConfig, {**sizes, "model": kind}, "model")
 
 
 def read_config(table: Mapping[str, Any]) -> Config:
@@ -61,7 +61,7 @@ def read_config(table: Mapping[str, Any]) -> Config:
         ConfigError: a name is unknown, a value is invalid, or a setting does not apply.
     """
     refuse_derived(
-        table, ("size", "cell"), f"The vocabulary comes from the training text ({setting('tokenizer.vocabulary')})."
+        table, ("size",), f"The vocabulary comes from the training text ({setting('tokenizer.vocabulary')})."
     )
     config = stored_config(table)
     if isinstance(config, PublishedConfig) and config.context is None:
@@ -70,8 +70,7 @@ def read_config(table: Mapping[str, Any]) -> Config:
 
 
 def table_of(config: Config) -> dict[str, Any]:
-    """Return the settings of a model as a dict; a Transformer's names no kind, as in earlier versions."""
+    """Return the settings of a model as a dict, the inverse of `read_config`."""
     if isinstance(config, PublishedConfig):
         return config.to_table()
-    table = without(config, "size")
-    return {"kind": table.pop("cell"), **table} if "cell" in table else table
+    return without(config, "size")

@@ -58,7 +58,6 @@ class GenerateTokenizer(TokenizerSettings):
         TokenizerKind,
         Option(
             "Byte pairs or pieces of bytes, words, characters, or none for tokens that spaces separate already",
-            stored="kind",
             also="tokens",
         ),
     ] = "bpe"
@@ -68,7 +67,7 @@ class GenerateTokenizer(TokenizerSettings):
 class GenerateModel(MechanismSettings):
     """The model; None where its kind has a default."""
 
-    model: Annotated[ModelKind, Option("Kind of model", stored="kind")] = "transformer"
+    model: Annotated[ModelKind, Option("Kind of model")] = "transformer"
     layers: Annotated[int | None, Option("Layers", or_else={"transformer": 4, "others": 1})] = None
     width: Annotated[int | None, Option("Width of the model", or_else={"transformer": 192, "others": 256})] = None
     feed_forward: Annotated[int | None, Option("Hidden width of a Transformer's feed-forward layers", or_else=768)] = (

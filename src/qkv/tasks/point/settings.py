@@ -63,11 +63,11 @@ class PointModel:
 
     model: Annotated[
         Literal["transformer", "lstm", "gru", "rnn"],
-        Option("The encoder, of which recurrent ones are the decoder too", stored="encoder"),
+        Option("The encoder, of which recurrent ones are the decoder too"),
     ] = "transformer"
     decoder: Annotated[
         Literal["gru", "lstm", "rnn"] | None,
-        Option("The decoder", or_else="gru, or that of a recurrent encoder", stored="cell"),
+        Option("The decoder", or_else="gru, or that of a recurrent encoder"),
     ] = None
     score: Annotated[
         str | None,
@@ -78,7 +78,7 @@ class PointModel:
         ),
     ] = None
     once: Annotated[bool, Option("Each element is pointed at at most once, as by default", off="repeats")] = True
-    width: Annotated[int | None, Option("Width of states", or_else=64, stored="hidden")] = None
+    width: Annotated[int | None, Option("Width of states", or_else=64)] = None
     attention: Annotated[int | None, Option("Hidden width of an additive score", or_else=64)] = None
     layers: Annotated[int | None, Option("Layers of the encoder", or_else={"transformer": 3, "others": 1})] = None
     heads: Annotated[int | None, Option("Heads of the transformer's attentions", or_else=4)] = None

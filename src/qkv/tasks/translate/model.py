@@ -28,8 +28,8 @@ def read_config(table: Mapping[str, Any]) -> TranslationConfig:
     """Check the settings of a model, and fill in its defaults.
 
     Args:
-        table: `kind`, that of the decoder, `alignment`, and any field of the configuration that they choose; `width`
-            for a recurrent one sets all its widths.
+        table: `model`, the kind of the decoder, `alignment`, and any field of the configuration that they choose;
+            `width` for a recurrent one sets all its widths.
 
     Returns:
         The configuration.
@@ -39,16 +39,18 @@ def read_config(table: Mapping[str, Any]) -> TranslationConfig:
             range.
 
     Example:
-        >>> read_config({"kind": "lstm", "hidden": 64}).cell
+        >>> read_config({"model": "lstm", "hidden": 64}).model
         'lstm'
     """
-    if table.get("kind") == PUBLISHED:
+    if table.get("model") == PUBLISHED:
         return PublishedConfig.from_table(table)
+    table = dict(table)
+    if "decoder" in table:
+        table["model"] = table.pop("decoder")
     kind = kind_of(table)
     alignment = _alignment(table.get("alignment", "soft"), kind)
-    sizes = {name: item for name, item in table.items() if name not in ("kind", "alignment")}
-    hint = f'{setting("tokenizer.vocabulary")} limits the vocabulary; the model\'s kind ("lstm") sets the cell.'
-    refuse_derived(sizes, (*_DERIVED, "cell"), hint)
+    sizes = {name: item for name, item in table.items() if name not in ("model", "alignment")}
+    refuse_derived(sizes, _DERIVED, f"The text decides it; {setting('tokenizer.vocabulary')} limits the vocabulary.")
     if kind == "transformer":
         refuse_settings_of(sizes, TransformerConfig, RecurrentConfig, f"{setting('model', 'gru')}, lstm or rnn")
         return build(TransformerConfig, {"size": 1, **sizes}, "model")
@@ -61,10 +63,10 @@ def read_config(table: Mapping[str, Any]) -> TranslationConfig:
         sizes = {**widths, **sizes}
     if alignment != "soft":
         refuse_settings_of(sizes, MonotonicConfig, RecurrentConfig, setting("alignment", "soft"))
-        return build(MonotonicConfig, {"size": 1, "cell": kind, "alignment": alignment, **sizes}, "model")
+        return build(MonotonicConfig, {"size": 1, "model": kind, "alignment": alignment, **sizes}, "model")
     refuse_settings_of(sizes, RecurrentConfig, TransformerConfig, setting("model", "transformer"))
     refuse_settings_of(sizes, RecurrentConfig, MonotonicConfig, setting("alignment", "monotonic-1"))
-    return build(RecurrentConfig, {"size": 1, "cell": kind, **sizes}, "model")
+    return build(RecurrentConfig, {"size": 1, "model": kind, **sizes}, "model")
 
 
 def _recurrent_widths(width: object) -> dict[str, int]:
@@ -79,8 +81,7 @@ def table_of(config: TranslationConfig) -> dict[str, Any]:
     """Return the settings of a model as a dict, the inverse of `read_config`."""
     if isinstance(config, PublishedConfig):
         return config.to_table()
-    table = without(config, *_DERIVED)
-    return {"kind": table.pop("cell", "transformer"), **table}
+    return without(config, *_DERIVED)
 
 
 def build_model(config: TranslationConfig, tokenizer: Tokenizer, words: WordTable | None = None) -> TranslationModel:
@@ -147,5 +148,5 @@ def _alignment(name: object, kind: str) -> Alignment:
     if alignment != "soft" and kind == "transformer":
         expected = f'gru, lstm or rnn with the alignment "{alignment}"'
         hint = f"Use {setting('model', 'gru')}: the decoder may not attend to anything but the aligned position."
-        raise ConfigError("model.kind", expected, kind, hint)
+        raise ConfigError("model.model", expected, kind, hint)
     return alignment

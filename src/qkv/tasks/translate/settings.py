@@ -63,11 +63,11 @@ class TranslateTokenizer(TokenizerSettings):
 
     source_tokenizer: Annotated[
         TokenizerKind | None,
-        Option("Of sources, if they have a vocabulary of their own", or_else="one for both", stored="source"),
+        Option("Of sources, if they have a vocabulary of their own", or_else="one for both"),
     ] = None
     target_tokenizer: Annotated[
         TokenizerKind | None,
-        Option("Of targets, if they have a vocabulary of their own", or_else="one for both", stored="target"),
+        Option("Of targets, if they have a vocabulary of their own", or_else="one for both"),
     ] = None
 
     @property
@@ -85,11 +85,9 @@ class TranslateTokenizer(TokenizerSettings):
 class TranslateModel(MechanismSettings):
     """The model; None where its kind has a default."""
 
-    model: Annotated[ModelKind, Option("Kind of encoder and decoder", stored="kind")] = "transformer"
+    model: Annotated[ModelKind, Option("Kind of encoder and decoder")] = "transformer"
     encoder: Annotated[ModelKind | None, Option("The encoder alone", or_else="that of the decoder")] = None
-    decoder: Annotated[
-        ModelKind | None, Option("The decoder alone, in place of both", stored="kind", instead_of="model")
-    ] = None
+    decoder: Annotated[ModelKind | None, Option("The decoder alone, in place of both", instead_of="model")] = None
     encoder_layers: Annotated[int | None, Option("Layers of the encoder", or_else={"transformer": 3, "others": 1})] = (
         None
     )
@@ -165,9 +163,7 @@ class MemberSettings:
         ('ahead', 'ahead', 'back', 'back')
     """
 
-    ensemble: Annotated[
-        int, Option("Number of models, with one seed each, that translate together", stored="models")
-    ] = 1
+    ensemble: Annotated[int, Option("Number of models, with one seed each, that translate together")] = 1
     both_directions: Annotated[bool, Option("Half of the models of an ensemble write right to left")] = False
 
     def __post_init__(self) -> None:

@@ -17,8 +17,8 @@ from qkv.data.word_table import WordTable
 from qkv.metrics.edits import token_error_rate
 from qkv.metrics.matches import exact_match
 from qkv.tasks.drawing import alignments
+from qkv.tasks.members import members_of
 from qkv.tasks.translate.decoding import Decoding
-from qkv.tasks.translate.members import members_of
 from qkv.tasks.translate.predict import Translation, Translator
 from qkv.view.export import save
 from results.row import QKV, ResultRow

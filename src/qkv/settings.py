@@ -43,6 +43,7 @@ class Option:
         flag: its flag without dashes; "" for the name of the field.
         off: the flag that turns off a setting that is true by default; "" for `no-` and the name.
         also: a second name of its flag.
+        writes: the suffixes of the file to write that it names, () for any; None for other settings.
 
     Example:
         >>> from typing import Annotated
@@ -65,6 +66,7 @@ class Option:
     flag: str = ""
     off: str = ""
     also: str = ""
+    writes: tuple[str, ...] | None = None
 
     @property
     def bounded(self) -> bool:

@@ -12,7 +12,6 @@ from typer.main import get_command
 
 import qkv
 from qkv.cli.app import app
-from qkv.decode.sampling import Sampling
 from qkv.settings import defaults_of, options_of
 from qkv.tasks.catalog import TASKS
 from qkv.tasks.demo import run_demo
@@ -71,28 +70,6 @@ def test_flags_and_python_have_the_same_defaults(command: str, code: Callable[..
     shared = DEFAULTS[command].keys() & python.keys()
     assert len(shared) >= least, shared
     assert {name: DEFAULTS[command][name] for name in shared} == {name: python[name] for name in shared}
-
-
-WITHOUT_VALUE: dict[tuple[str, str], object] = {
-    ("translate", "temperature"): Sampling.temperature,
-    ("translate", "seed"): Sampling.seed,
-}
-"""Flags that stand for nothing if they are not given, and what is used where they apply."""
-MARKED = re.compile(r"([\w.-]+) \(default\)|\(default ([\w.-]+)\)|\((\w+), default\)")
-
-
-def test_a_default_in_the_help_of_a_command_is_that_of_the_flag() -> None:
-    seen = 0
-    for command, parts in COMMANDS.items():
-        for option in parts.params:
-            for marked in MARKED.findall(getattr(option, "help", None) or ""):
-                value = WITHOUT_VALUE.get((command, option.name), option.default)
-                if value is None:  # of a training: what its table of settings says, see tests/tasks/test_settings.py
-                    assert command.startswith("train ") or command == "prepare", (command, option.name)
-                    continue
-                assert next(filter(None, marked)) == (f"{value:g}" if isinstance(value, float) else str(value))
-                seen += 1
-    assert seen >= 4
 
 
 def test_columns_of_a_run_are_by_default_those_of_its_training() -> None:

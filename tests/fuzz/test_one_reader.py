@@ -14,7 +14,7 @@ from qkv.errors import QkvError
 from qkv.files import open_file, read_file
 from qkv.recording.trace_reader import read as read_trace
 from qkv.settings import read_toml
-from qkv.tasks.translate.members import members_of
+from qkv.tasks.members import members_of
 from qkv.tasks.viewing import scene_of_command
 from qkv.training.journal import Journal, read_journal
 

@@ -1,6 +1,6 @@
 """A task that the package does not have: lines that begin with their label. It is added by one registration."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -14,10 +14,14 @@ from qkv.errors import ConfigError, setting
 from qkv.metrics.figure import Figure
 from qkv.models.reader import ReaderConfig, TextClassifier
 from qkv.settings import Option, build
+from qkv.tasks.answering import Answers, Lines, answered
 from qkv.tasks.catalog import register
+from qkv.tasks.drawing import Drawing
+from qkv.tasks.load import load
 from qkv.tasks.recipe import ModelTable, Recipe, without
 from qkv.tasks.runs import Trained, rebuild
-from qkv.tasks.settings import AnswersEvaluation, TaskSettings, TokenizerSettings
+from qkv.tasks.settings import AnswersEvaluation, LineAnswers, TaskSettings, TokenizerSettings
+from qkv.tasks.streams import format_lines
 from qkv.tasks.task import Scored
 from qkv.tasks.text_attention import read_scene
 from qkv.training_settings import Settings as Training
@@ -41,12 +45,18 @@ class Evaluation(Files, AnswersEvaluation):
     """Score a sorter. Example: qkv evaluate runs/sort --lines test.txt"""
 
 
+@dataclass(frozen=True, kw_only=True)
+class SortAnswers(LineAnswers):
+    """Sort standard input. Example: echo "a fine film" | qkv sort runs/sort"""
+
+
 SORT = TaskSettings(
     "sort",
     "Train a model that sorts lines. Example: qkv train sort --lines lines.txt --out run",
     {"data": Files, "tokenizer": TokenizerSettings, "model": Model, "training": Training},
     {"tokenizer": {"tokenizer": "word"}, "training": {"steps": 40, "warmup": 2, "learning_rate": 0.02}},
     evaluation=Evaluation,
+    answers=SortAnswers,
 )
 
 
@@ -141,6 +151,16 @@ class Sorter:
         return {"labels": self.labels}
 
 
+def open_answers(runs: Sequence[Path], settings: SortAnswers) -> Answers:
+    sorter: Sorter = load(runs[0])
+
+    def labels(parts: Iterable[Lines], file: Path | None = None) -> Iterator[str]:
+        for _, answers in answered("sorting", parts, lambda lines, first: sorter.sort(lines), file):
+            yield format_lines(answers)
+
+    return Answers(labels, Drawing(settings.attention, terminal=settings.show))
+
+
 RECIPE: Recipe[Files, Model, Text, TextClassifier] = Recipe(
     settings=SORT,
     model=ModelTable(read=lambda table: build(Model, table, "model"), show=without),
@@ -154,4 +174,4 @@ RECIPE: Recipe[Files, Model, Text, TextClassifier] = Recipe(
 
 def add() -> None:
     """Register the task."""
-    register(SORT, lambda: RECIPE, lambda: Sorter)
+    register(SORT, lambda: RECIPE, lambda: Sorter, lambda: open_answers)

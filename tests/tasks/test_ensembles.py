@@ -12,9 +12,9 @@ from qkv.checkpoint.rotation import latest_complete
 from qkv.errors import CheckpointError, ConfigError
 from qkv.tasks.evaluation import evaluate
 from qkv.tasks.load import load as load_any
+from qkv.tasks.members import members_of, write_members
 from qkv.tasks.run import train_run
 from qkv.tasks.translate.decoding import Decoding
-from qkv.tasks.translate.members import members_of, write_members
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.recipe import RECIPE
 from qkv.tasks.translate.settings import MemberSettings, TranslateEvaluation

@@ -7,7 +7,7 @@ import pytest
 
 import qkv
 from qkv.errors import CheckpointError
-from qkv.tasks.translate.members import members_of
+from qkv.tasks.members import members_of
 
 
 def ensemble(folder: Path, names: list[str]) -> Path:

@@ -10,6 +10,7 @@ from tests.cli.command import run, succeeded
 from tests.tasks import outside_task
 
 import qkv
+from qkv.cli.answer import command_of as answering
 from qkv.cli.evaluate import _command_of
 from qkv.cli.train import command_of
 from qkv.errors import ConfigError
@@ -21,14 +22,14 @@ LINES = "good a fine film\nbad a dull film\n" * 12
 @pytest.fixture(autouse=True)
 def sort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The task is there for one test; commands run in a folder with its lines."""
-    tables = (catalog.TASKS, catalog.RECIPES, answerers.ANSWERERS)
+    tables = (catalog.TASKS, catalog.RECIPES, catalog.ANSWERS, answerers.ANSWERERS)
     outside_task.add()
     monkeypatch.chdir(tmp_path)
     Path("lines.txt").write_text(LINES)
     yield
     for table in tables:
         del table["sort"]
-    for commands in (command_of, _command_of):
+    for commands in (command_of, answering, _command_of):
         commands.cache_clear()
 
 
@@ -42,6 +43,7 @@ def test_it_trains_resumes_answers_and_is_scored_and_shown() -> None:
     trained = qkv.load("run")
     assert isinstance(trained, outside_task.Sorter)
     assert trained.sort(["a fine film", "a dull film"]) == ["good", "bad"]
+    assert succeeded(run("sort", "run", feed="a dull film\na fine film\n")).stdout == "bad\ngood\n"
     scored = succeeded(run("evaluate", "run", "--lines", "lines.txt", "--out", "answers.txt"))
     assert scored.stdout.startswith("accuracy\t100.0000")
     assert Path("answers.txt").read_text() == "good\nbad\n" * 12
@@ -61,6 +63,8 @@ def test_it_trains_from_python_with_the_same_settings() -> None:
 
 def test_its_help_and_its_settings_are_shown() -> None:
     assert "sort" in succeeded(run("train", "--help")).stdout
+    assert "Sort standard input" in succeeded(run("--help")).stdout
+    assert "--line-buffered" in succeeded(run("sort", "--help")).stdout
     assert "--lines" in succeeded(run("train", "sort", "--help")).stdout
     assert "width = 8" in succeeded(run("train", "sort", "--lines", "lines.txt", "--print-config")).stdout
     train("--steps", "1")

@@ -11,13 +11,13 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError
 from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
 from qkv.models.translator import TransformerConfig, TransformerTranslator
-from qkv.tasks.align.unknown import as_unknown, choose_reading, identical_links
 from qkv.tasks.run import train_run
 from qkv.tasks.translate.aligner import Aligner
 from qkv.tasks.translate.alignment_reading import AlignmentReading
 from qkv.tasks.translate.decoding import Decoding
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.recipe import RECIPE
+from qkv.tasks.translate.unknown import as_unknown, choose_reading, identical_links
 
 SIZES: dict[str, dict[str, int]] = {
     "gru": {"embedding": 32, "hidden": 64, "attention": 32},

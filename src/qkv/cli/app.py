@@ -1,6 +1,6 @@
 """The subcommands of `qkv`; each has its own file."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -8,26 +8,71 @@ from typer.core import TyperGroup
 
 from qkv._version import VERSION
 from qkv.cli.align import align
+from qkv.cli.answer import command_of as answering
 from qkv.cli.demo import demo
 from qkv.cli.evaluate import ANY_FLAGS, EvaluateCommand, evaluate
 from qkv.cli.explain import explain
 from qkv.cli.export import export
-from qkv.cli.generate import generate
-from qkv.cli.label import classify, tag
 from qkv.cli.paths import CommandOfPaths
-from qkv.cli.point import point
-from qkv.cli.regress import regress
-from qkv.cli.train import command_of, prepare_command
-from qkv.cli.translate import translate
+from qkv.cli.train import command_of as training
+from qkv.cli.train import prepare_command
 from qkv.cli.view import view
+
+TRAIN, USE, LOOK, DEPLOY = "Train", "Use", "Look", "Deploy"
+"""The parts of the help."""
+
+
+class MadeCommands(Mapping[str, Any]):
+    """Commands by name, made when they are asked for, so that no other command waits for them.
+
+    Args:
+        names: returns the names, in the order of the help.
+        make: makes the command of a name.
+    """
+
+    def __init__(self, names: Callable[[], Iterable[str]], make: Callable[[str], Any]) -> None:
+        self._names, self._make = names, make
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._names():
+            raise KeyError(name)
+        return self._make(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return len(list(self._names()))
+
+
+def _trained() -> Iterable[str]:
+    from qkv.tasks.catalog import TASKS
+
+    return TASKS
+
+
+def _answering() -> Iterable[str]:
+    from qkv.tasks.catalog import ANSWERS
+
+    return ANSWERS
 
 
 class RootGroup(TyperGroup):
-    """The group `qkv`, whose help shows `train` first: typer lists groups after all commands."""
+    """The group `qkv`: the commands of this file, and one for each task whose models answer."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        fixed = dict(self.commands)
+
+        def names() -> list[str]:
+            # typer lists groups after all commands, but all else needs `train` first.
+            return ["train", *_answering(), *(name for name in fixed if name != "train")]
+
+        self.commands = MadeCommands(names, lambda name: fixed.get(name) or answering(name))  # type: ignore[assignment]
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands in the order of their help."""
-        return sorted(self.commands, key=lambda name: name != "train")
+        return list(self.commands)
 
 
 app = typer.Typer(
@@ -40,41 +85,22 @@ app = typer.Typer(
 )
 
 
-class TrainCommands(Mapping[str, Any]):
-    """The commands of `qkv train` by task, made when they are asked for, so that no other command waits for them."""
-
-    def __getitem__(self, task: str) -> Any:
-        return command_of(task)
-
-    def __iter__(self) -> Iterator[str]:
-        from qkv.tasks.catalog import TASKS
-
-        return iter(TASKS)
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
-
-
 class TrainGroup(TyperGroup):
     """The group `qkv train`."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = TrainCommands()  # type: ignore[assignment]  # it is only read
+        self.commands = MadeCommands(_trained, training)  # type: ignore[assignment]  # it is only read
 
 
 train = typer.Typer(
     name="train", cls=TrainGroup, no_args_is_help=True, help="Train a model from text files; again to resume."
 )
 
-TRAIN, USE, LOOK, DEPLOY = "Train", "Use", "Look", "Deploy"
 app.add_typer(train, rich_help_panel=TRAIN)
 app.command("prepare", cls=CommandOfPaths, rich_help_panel=TRAIN)(prepare_command)
 app.command(cls=CommandOfPaths, rich_help_panel=TRAIN)(demo)
-_USES: tuple[Any, ...] = (translate, generate, classify, tag, point, regress)
 _LOOKS: tuple[Any, ...] = (view, align, explain)
-for command in _USES:
-    app.command(cls=CommandOfPaths, rich_help_panel=USE)(command)
 app.command("evaluate", cls=EvaluateCommand, context_settings=ANY_FLAGS, rich_help_panel=USE)(evaluate)
 for command in _LOOKS:
     app.command(cls=CommandOfPaths, rich_help_panel=LOOK)(command)

@@ -1,23 +1,20 @@
 """`qkv evaluate`: score a trained model on files. Its flags are those of the run's task."""
 
 import os
-from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from qkv.cli import flags as f
-from qkv.cli.failure import guarded, with_torch
-from qkv.cli.paths import CommandOfPaths, expect_output_file
-from qkv.cli.train import type_of
-from qkv.settings import build, defaults_of, help_of, hints_of, options_of, parse
+from qkv.cli.failure import with_torch
+from qkv.cli.paths import CommandOfPaths
+from qkv.cli.tables import command_of_table
 from qkv.tasks.settings import EvaluationSettings
 
 ANY_FLAGS = {"ignore_unknown_options": True, "allow_extra_args": True}
 """Settings of a command that cannot know all flags: what is wrong with its run is said before what is with them."""
-_RUN, _EXAMPLE = "run", "example"
+_EXAMPLE = "example"
 
 
 class EvaluateCommand(CommandOfPaths):
@@ -41,8 +38,8 @@ class EvaluateCommand(CommandOfPaths):
 
 def _task_of(run: Path) -> str:
     with with_torch():
+        from qkv.tasks.members import members_of
         from qkv.tasks.runs import load_trained
-        from qkv.tasks.translate.members import members_of
 
         return load_trained(members_of(run)[0]).task
 
@@ -55,50 +52,21 @@ def _command_of(task: str) -> Any:
     if task not in TASKS:
         return None
     command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-    command.command("evaluate", cls=CommandOfPaths)(_evaluation(TASKS[task].evaluation))
+    command.command("evaluate", cls=CommandOfPaths)(command_of_table("evaluate", TASKS[task].evaluation, _evaluate))
     return typer.main.get_command(command)
 
 
-def _flags_of(table: Any) -> dict[str, Any]:
-    """Return the flags of a table by name, annotated for typer, which adds their defaults to the help."""
-    flags: dict[str, Any] = {}
-    for name in options_of(table):
-        help = help_of(table, name, "as in training" if name in table.as_trained else None)
-        flags[name] = Annotated[type_of(hints_of(table)[name]) | None, f.option_of(table, name, help)]
-    return flags
+def _evaluate(runs: list[Path], files: EvaluationSettings) -> None:
+    from qkv.tasks.evaluation import evaluate as score
+    from qkv.tasks.notes import as_json, working
+    from qkv.tasks.streams import fields_of, write_json, write_lines
+
+    with working("evaluating"):
+        figures = score(runs[0], files)
+    if as_json():
+        write_json({**fields_of(figure), "unit": figure.unit} for figure in figures)
+        return
+    write_lines(f"{figure.name}\t{figure.value:.4f}\t{figure.signature}\t{figure.unit}" for figure in figures)
 
 
-def _typed(table: type, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the flags of a table say, without those that were not given."""
-    hints = hints_of(table)
-    return {
-        name: parse(hints[name], item) if isinstance(item, str) else item
-        for name, item in flags.items()
-        if item is not None
-    }
-
-
-def _evaluation(table: type[EvaluationSettings]) -> Callable[..., None]:
-    """Return the command that scores a model on what a table says."""
-
-    @f.flagged({_RUN: f.Run, **_flags_of(table)}, defaults_of(table))
-    def evaluate(**flags: Any) -> None:
-        from qkv.tasks.evaluation import evaluate as score
-        from qkv.tasks.notes import as_json, working
-        from qkv.tasks.streams import fields_of, write_json, write_lines
-
-        run, typed = flags.pop(_RUN), _typed(table, flags)
-        expect_output_file("out", typed.get("out"))
-        files = build(table, typed)
-        with working("evaluating"):
-            figures = score(run, files)
-        if as_json():
-            write_json({**fields_of(figure), "unit": figure.unit} for figure in figures)
-            return
-        write_lines(f"{figure.name}\t{figure.value:.4f}\t{figure.signature}\t{figure.unit}" for figure in figures)
-
-    evaluate.__doc__ = table.__doc__
-    return guarded(evaluate)
-
-
-evaluate = _evaluation(EvaluationSettings)
+evaluate = command_of_table("evaluate", EvaluationSettings, _evaluate)

@@ -8,27 +8,29 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
-from qkv.settings import choices_of, defaults_of, help_of, hints_of, options_of
+from qkv.settings import choices_of, defaults_of, help_of, hints_of, options_of, parts_of
 from qkv.tasks.settings import WordTableSettings
-from qkv.tasks.translate.settings import DecodingSettings
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Run = Annotated[Path, typer.Argument(help="Run folder, or one checkpoint in it.")]
 OnDevice = Annotated[str, typer.Option(help="Device, such as cpu or cuda.")]
 """The device of a command that uses a model."""
-LineBuffered = Annotated[bool, typer.Option("--line-buffered", help="Answer each line as it comes, for pipes; slower.")]
-"""Whether each line is answered by itself; otherwise parts grow to 1,024 lines."""
 
 
-def picture_option(what: str) -> Any:
-    """Return the option that names a picture of something."""
-    return typer.Option(help=f"Also draw {what}: FILE.html, FILE.svg or FILE.png.")
+def type_of(hint: Any) -> type:
+    """Return the type that a flag's text is read as before `qkv.settings.parse` and `build` see it.
 
-
-def terminal_option(what: str) -> Any:
-    """Return the option that draws something in the terminal."""
-    return typer.Option("--show", help=f"Also draw {what} in the terminal, on standard error.")
+    Example:
+        >>> type_of(int | None), type_of(float | tuple[float, ...]), type_of(tuple[str, ...])
+        (<class 'int'>, <class 'str'>, list[str])
+    """
+    kinds = [choice for choice in choices_of(hint) if choice is not type(None)]
+    if Path in kinds:
+        return Path
+    if parts_of(kinds[0])[:1] == (str,):
+        return list[str]
+    return kinds[0] if len(kinds) == 1 and kinds[0] in (bool, int, float, str) else str
 
 
 def option_of(table: type, name: str, help: str = "", topic: str | None = None) -> Any:
@@ -59,17 +61,7 @@ def _column(name: str) -> Any:
 
 
 SourceColumn = Annotated[int | None, _column("source_col")]
-TargetColumn = Annotated[int | None, _column("target_col")]
 FeaturesColumn = Annotated[int | None, _column("features_col")]
-SourceSeparator = Annotated[str | None, _column("source_sep")]
-TargetSeparator = Annotated[str | None, _column("target_sep")]
-FeaturesSeparator = Annotated[str | None, _column("features_sep")]
-
-
-def decoding(name: str, models: str = "") -> Any:
-    """Return the flag of a setting of decoding, whose help starts with the models that it is for."""
-    help = help_of(DecodingSettings, name, None)  # typer adds the default
-    return option_of(DecodingSettings, name, f"For {models}: {help[0].lower()}{help[1:]}" if models else help)
 
 
 def keywords(flags: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[Parameter]:

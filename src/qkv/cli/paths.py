@@ -1,7 +1,7 @@
 """Check the paths that a command is given, before it does any work."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any, get_args
@@ -10,9 +10,7 @@ from typer.core import TyperCommand
 
 from qkv.errors import ConfigError, setting
 from qkv.files import expect_suffix
-
-PICTURES = (".html", ".svg", ".png")
-"""The suffixes of pages and pictures of alignments."""
+from qkv.settings import options_of
 
 
 class CommandOfPaths(TyperCommand):
@@ -46,6 +44,13 @@ def has_path(annotation: Any) -> bool:
     return annotation is Path or any(map(has_path, get_args(annotation)))
 
 
+def expect_output_files(table: type, values: Mapping[str, Any]) -> None:
+    """Check the files that settings of a table name to be written, as `expect_output_file` does."""
+    for name, option in options_of(table).items():
+        if option.writes is not None:
+            expect_output_file(name, values.get(name), option.writes)
+
+
 def expect_output_file(name: str, path: Path | None, suffixes: Sequence[str] = ()) -> None:
     """Check that a file can be written, without creating it.
 
@@ -59,7 +64,7 @@ def expect_output_file(name: str, path: Path | None, suffixes: Sequence[str] = (
             writable.
 
     Example:
-        >>> expect_output_file("attention", Path("x.pdf"), PICTURES)
+        >>> expect_output_file("attention", Path("x.pdf"), (".html", ".svg", ".png"))
         Traceback (most recent call last):
         qkv.errors.ConfigError: attention: expected a file name that ends in .html, .svg or .png; got .pdf in 'x.pdf'.
         Did you mean ".png"?

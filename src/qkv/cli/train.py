@@ -9,10 +9,10 @@ import typer
 
 from qkv.cli.early_exit import BAD_INPUT
 from qkv.cli.failure import guarded
-from qkv.cli.flags import flagged, option_of
-from qkv.cli.paths import CommandOfPaths, expect_output_file
+from qkv.cli.flags import flagged, option_of, type_of
+from qkv.cli.paths import CommandOfPaths, expect_output_files
 from qkv.errors import ConfigError, on_command_line
-from qkv.settings import choices_of, defaults_of, hints_of, options_of, parse, parts_of
+from qkv.settings import defaults_of, hints_of, options_of, parse
 from qkv.tasks.prepare.settings import PREPARE, PrepareOptions
 from qkv.tasks.settings import RUN, TOPICS, TaskSettings, spelling_settings
 
@@ -29,21 +29,6 @@ def _one_corpus(corpus: Path, flag: Path | None) -> Path:
     if flag is not None:
         raise ConfigError(_PREPARED, "no other corpus beside it", "both", "Omit one of them.")
     return corpus
-
-
-def type_of(hint: Any) -> type:
-    """Return the type that a flag's text is read as before `qkv.settings.parse` and `build` see it.
-
-    Example:
-        >>> type_of(int | None), type_of(float | tuple[float, ...]), type_of(tuple[str, ...])
-        (<class 'int'>, <class 'str'>, list[str])
-    """
-    kinds = [choice for choice in choices_of(hint) if choice is not type(None)]
-    if Path in kinds:
-        return Path
-    if parts_of(kinds[0])[:1] == (str,):
-        return list[str]
-    return kinds[0] if len(kinds) == 1 and kinds[0] in (bool, int, float, str) else str
 
 
 def flags_of(task: TaskSettings, *, options: bool = True) -> dict[str, Any]:
@@ -92,7 +77,7 @@ def train_command(task: TaskSettings, recipe: "Callable[[], AnyRecipe]") -> Call
         if (corpus := flags.pop(_CORPUS, None)) is not None:
             flags[_PREPARED] = _one_corpus(corpus, flags[_PREPARED])
         options = {name: flags.pop(name) for name in defaults_of(task.options)}
-        expect_output_file("picture", options.get("picture"), (".svg", ".png"))
+        expect_output_files(task.options, options)
         train_by_flags(recipe(), flags, options)
 
     train.__doc__ = task.help
@@ -171,10 +156,7 @@ def _train(recipe: "AnyRecipe", tables: Mapping[str, Mapping[str, Any]], options
         instead=typer.Exit(BAD_INPUT),
     )
     if options.get("picture") is not None:
-        from qkv.tasks.regress.picture import save_picture
-        from qkv.tasks.regress.predict import Regressor
-
-        save_picture(Regressor.load(options["out"]), options["picture"])
+        recipe.draw(options["out"], options["picture"])
     if outcome.exit_code:
         raise typer.Exit(outcome.exit_code)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from qkv.data.corpus import in_parts
 from qkv.errors import DataError
@@ -11,9 +11,41 @@ from qkv.tasks.notes import as_json, note, working
 from qkv.tasks.streams import format_lines, format_results, stdin_is_terminal, stream_stdin
 
 Part = TypeVar("Part", bound=Sized)
-Answers = TypeVar("Answers", bound=Sized)
+Results = TypeVar("Results", bound=Sized)
 A = TypeVar("A", bound=Drawable)
+Lines = list[str]
 STDIN = "standard input"
+
+
+class Texts(Protocol):
+    """Answers parts of lines, and returns what is written, piece by piece."""
+
+    def __call__(self, parts: Iterable[Lines], file: Path | None = None, /) -> Iterator[str]:
+        """Answer.
+
+        Args:
+            parts: the lines of a file or of standard input, in parts; not read by tasks that answer something else.
+            file: where they come from; None for standard input.
+
+        Raises:
+            DataError: a line cannot be answered; the message names the file and the line.
+        """
+
+
+class Answers(NamedTuple):
+    """A trained model with the settings of a command that answers; each task's `open_answers` returns one.
+
+    Attributes:
+        texts: answers.
+        drawing: draws the attention.
+        tabs: whether lines may have columns; otherwise the first tab is reported.
+        examples: what is answered if nothing is given.
+    """
+
+    texts: Texts
+    drawing: Drawing
+    tabs: bool = False
+    examples: Sequence[str] = ()
 
 
 def parts_of_stdin(*, line_buffered: bool = False, tabs: bool = False) -> Iterator[list[str]]:
@@ -79,8 +111,8 @@ def format_answers(
 
 
 def answered(
-    what: str, parts: Iterable[Part], answer: Callable[[Part, int], Answers], file: Path | None = None
-) -> Iterator[tuple[int, Answers]]:
+    what: str, parts: Iterable[Part], answer: Callable[[Part, int], Results], file: Path | None = None
+) -> Iterator[tuple[int, Results]]:
     """Answer parts one after another, and report progress every ten seconds.
 
     Args:

@@ -1,4 +1,4 @@
-"""The tasks that are trained, by name: their settings and their recipes. `qkv.tasks.answerers` has what answers."""
+"""The tasks that are trained, by name: settings, recipes and commands. `qkv.tasks.answerers` has what answers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -64,6 +64,53 @@ RECIPES: dict[str, Callable[[], Any]] = {
 """Functions that import and return the recipe of each task, see `qkv.tasks.recipe`."""
 
 
+def _translate_answers() -> Any:
+    from qkv.tasks.translate.answers import open_answers
+
+    return open_answers
+
+
+def _classify_answers() -> Any:
+    from qkv.tasks.classify.answers import open_answers
+
+    return open_answers
+
+
+def _tag_answers() -> Any:
+    from qkv.tasks.tag.answers import open_answers
+
+    return open_answers
+
+
+def _generate_answers() -> Any:
+    from qkv.tasks.generate.answers import open_answers
+
+    return open_answers
+
+
+def _point_answers() -> Any:
+    from qkv.tasks.point.answers import open_answers
+
+    return open_answers
+
+
+def _regress_answers() -> Any:
+    from qkv.tasks.regress.answers import open_answers
+
+    return open_answers
+
+
+ANSWERS: dict[str, Callable[[], Any]] = {
+    "translate": _translate_answers,
+    "classify": _classify_answers,
+    "tag": _tag_answers,
+    "generate": _generate_answers,
+    "point": _point_answers,
+    "regress": _regress_answers,
+}
+"""Functions that import and return what the command of each task's name does, see `qkv.tasks.task.OpenAnswers`."""
+
+
 def recipe_of(task: str) -> Any:
     """Return how a task is trained, importing its models alone.
 
@@ -73,13 +120,20 @@ def recipe_of(task: str) -> Any:
     return RECIPES[task]()
 
 
-def register(settings: TaskSettings, recipe: Callable[[], Any], answerer: Callable[[], Any]) -> None:
+def register(
+    settings: TaskSettings,
+    recipe: Callable[[], Any],
+    answerer: Callable[[], Any],
+    answers: Callable[[], Any] | None = None,
+) -> None:
     """Add a task: to `qkv train` and `qkv.train`, `qkv.load`, the commands that use a trained model, and the help.
 
     Args:
         settings: its name, its help and its tables of settings.
         recipe: imports and returns how it is trained, a `qkv.tasks.recipe.Recipe`.
         answerer: imports and returns the class of its trained models, a `qkv.tasks.task.Answerer`.
+        answers: imports and returns what the command `qkv NAME` does, a `qkv.tasks.task.OpenAnswers`; its flags are the
+            table `answers` of the settings. None for no command.
 
     Raises:
         ConfigError: there is a task of this name.
@@ -89,3 +143,5 @@ def register(settings: TaskSettings, recipe: Callable[[], Any], answerer: Callab
     if settings.name in ANSWERERS:
         raise ConfigError("settings", "the name of a new task", f'"{settings.name}"', "Give it another name.")
     TASKS[settings.name], RECIPES[settings.name], ANSWERERS[settings.name] = settings, recipe, answerer
+    if answers is not None:
+        ANSWERS[settings.name] = answers

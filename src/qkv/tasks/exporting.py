@@ -21,8 +21,8 @@ from qkv.models.parts import TransformerParts
 from qkv.models.recurrent_language_model import RecurrentLanguageModel
 from qkv.models.translator import TransformerTranslator
 from qkv.tasks.load import load
+from qkv.tasks.members import expect_single
 from qkv.tasks.task import TextAnswerer
-from qkv.tasks.translate.members import expect_single
 
 TARGETS = ("ctranslate2", "onnx", "transformers")
 ABOUT = "about.json"

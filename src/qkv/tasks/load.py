@@ -8,8 +8,8 @@ import torch
 from qkv.errors import CheckpointError, expect_name, nearest
 from qkv.files import as_path
 from qkv.tasks.answerers import ANSWERERS
+from qkv.tasks.members import members_of
 from qkv.tasks.runs import expect_task, load_trained
-from qkv.tasks.translate.members import members_of
 
 if TYPE_CHECKING:
     from qkv.tasks.classify.predict import Classifier
@@ -73,11 +73,10 @@ def load(run: str | Path, device: str | torch.device = "cpu", *, task: Task | No
     trained = runs[0][1]
     if task is not None:
         expect_task(trained, task, f"a checkpoint of `qkv train {task}`")
-    if len(runs) > 1:
-        from qkv.tasks.translate.predict import Translator
-
-        return Translator.ensemble([(path, Translator.of(member, device)) for path, member in runs])
     if trained.task not in ANSWERERS:
         got, hint = f'"{trained.task[:80]}"', nearest(trained.task[:80], ANSWERERS)
         raise CheckpointError(str(trained.folder), "a task that this version knows", got, hint)
-    return ANSWERERS[trained.task]().of(trained, device)
+    answerer = ANSWERERS[trained.task]()
+    if len(runs) > 1:
+        return answerer.ensemble([(path, answerer.of(member, device)) for path, member in runs])
+    return answerer.of(trained, device)

@@ -87,6 +87,7 @@ class Recipe(Generic[F, C, D, M]):
         judge: the figures of a model without a `job`.
         completed: fill in settings that follow from what was read.
         runs: the settings and the folder of each run of a training; one, unless an ensemble is trained.
+        draw: draws a run that is complete into a file, if `settings.options` has a picture.
 
     Example: see docs/how_to/extend.md, "A task".
     """
@@ -106,6 +107,7 @@ class Recipe(Generic[F, C, D, M]):
     runs: Callable[[RecipeSettings[F, C], Path], Iterable[tuple[RecipeSettings[F, C], Path]]] = (
         lambda settings, folder: [(settings, folder)]
     )
+    draw: Callable[[Path, Path], None] = lambda run, picture: None
 
     @property
     def task(self) -> str:

@@ -33,6 +33,7 @@ LEARNING_RATE: Mapping[str, float] = MappingProxyType({"gru": 3e-3, "lstm": 3e-3
 """Peak learning rates of AdamW by kind of model, chosen on validation data (docs/project/results.md)."""
 DATA, RUN, MODEL, ATTENTION, TRAINING = "Data", "Run", "Model", "Attention", "Training"
 COLUMNS = "Columns of a TSV file"
+BATCH_WORK = "Batch work"
 TOPICS = (DATA, COLUMNS, RUN, MODEL, ATTENTION, TRAINING)
 """The topics of the help, in its order."""
 _TOPIC_OF: Mapping[str, str] = MappingProxyType(
@@ -77,23 +78,103 @@ class TextOptions(LoopOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationSettings:
-    """Score a model with the same code as training. `qkv evaluate RUN --help` lists the flags of the run's task.
-
-    Example: qkv evaluate runs/de-en --source test.de --target test.en
-    """
+class RunSettings:
+    """What a command that uses a trained model is given; the text of a table below is the help of its command."""
 
     as_trained: ClassVar[frozenset[str]] = frozenset()
     """The settings that are by default those of the training."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceSettings(RunSettings):
+    """The same for a model that can compute elsewhere than on the CPU."""
+
     device: Device = "cpu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSettings(DeviceSettings):
+    """Score a model with the same code as training. `qkv evaluate RUN --help` lists the flags of the run's task.
+
+    Example: qkv evaluate runs/de-en --source test.de --target test.en
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnswersEvaluation(EvaluationSettings):
     """The same for a model that writes an answer for each line or row."""
 
-    out: Annotated[Path | None, Option("Also write the model's output to this file")] = None
+    out: Annotated[Path | None, Option("Also write the model's output to this file", writes=())] = None
+
+
+MOST_MODELS = 100
+"""The most models of an ensemble."""
+PICTURES = (".html", ".svg", ".png")
+"""The suffixes of pages and pictures of alignments."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerSettings(RunSettings):
+    """What a command that answers is given."""
+
+    several: ClassVar[bool] = False
+    """Whether several runs can answer together."""
+
+    attention: Annotated[
+        Path | None, Option("Also draw the attention: FILE.html, FILE.svg or FILE.png", writes=PICTURES)
+    ] = None
+    show: Annotated[bool, Option("Also draw the attention in the terminal, on standard error")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineAnswers(AnswerSettings):
+    """The same for a command that answers the lines of standard input."""
+
+    line_buffered: Annotated[bool, Option("Answer each line as it comes, for pipes; slower")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardSettings(RunSettings):
+    """Files that a command answers in place of standard input, with any number of processes."""
+
+    shards: Annotated[
+        str | None,
+        Option(
+            "Answer these files, as 'in/*.txt' in quotes. Any number of processes can run the same command",
+            topic=BATCH_WORK,
+        ),
+    ] = None
+    out: Annotated[Path | None, Option("With --shards: the folder of the answers", topic=BATCH_WORK)] = None
+
+    def expect_both(self, *others: str) -> None:
+        """Check that both settings are given or neither.
+
+        Args:
+            others: settings that do not apply to these files.
+
+        Raises:
+            ConfigError: one is missing, or one of the others is given.
+        """
+        if self.shards is None:
+            if self.out is not None:
+                got, hint = f"no {setting('shards')}", "It is the folder of the answers to shards."
+                raise ConfigError("out", f"{setting('shards')} as well", got, hint)
+            return
+        if self.out is None:
+            hint = "It is the folder of the answers, which processes share."
+            raise ConfigError("shards", f"{setting('out')} as well", f"no {setting('out')}", hint)
+        for name in others:
+            if getattr(self, name):
+                hint = "Omit it, or give one file without shards."
+                raise ConfigError(name, f"no {setting('shards')} beside it", "both", hint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardAnswers(LineAnswers, ShardSettings):
+    """The same for a command that answers the lines of standard input or of such files."""
+
+    def __post_init__(self) -> None:
+        self.expect_both("attention", "show", "line_buffered")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,23 +196,29 @@ class PairFiles(PairData):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordColumns:
+class SourceColumns:
+    """The columns of what a model reads, each None if it is not given."""
+
+    source_col: Annotated[
+        int | None, Option("Column of the source, from 1", topic=COLUMNS, or_else=WordTable.source_col)
+    ] = None
+    features_col: Annotated[
+        int | None,
+        Option("Column of features such as V;PST; 0 for none", topic=COLUMNS, or_else=WordTable.features_col),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordColumns(SourceColumns):
     """The columns of a `qkv.data.word_table.WordTable` and what separates symbols, each None if it is not given.
 
     Raises:
         ConfigError: a column is out of range, or two are the same.
     """
 
-    source_col: Annotated[
-        int | None, Option("Column of the source, from 1", topic=COLUMNS, or_else=WordTable.source_col)
-    ] = None
     target_col: Annotated[int | None, Option("Column of the target", topic=COLUMNS, or_else=WordTable.target_col)] = (
         None
     )
-    features_col: Annotated[
-        int | None,
-        Option("Column of features such as V;PST; 0 for none", topic=COLUMNS, or_else=WordTable.features_col),
-    ] = None
     source_sep: Annotated[
         str | None,
         Option(
@@ -249,6 +336,7 @@ class TaskSettings:
             for "others".
         options: what the command has besides.
         evaluation: what `qkv evaluate` is given for a run of the task.
+        answers: what the command of the task's name is given, which answers by a trained model; None for no command.
     """
 
     name: str
@@ -257,6 +345,7 @@ class TaskSettings:
     defaults: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     options: type[RunOptions] = TextOptions
     evaluation: type[EvaluationSettings] = EvaluationSettings
+    answers: type[AnswerSettings] | None = None
 
     @cached_property
     def table_of(self) -> dict[str, str]:

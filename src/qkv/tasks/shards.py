@@ -31,9 +31,9 @@ from qkv.data.corpus import fingerprint
 from qkv.errors import CheckpointError, ConfigError, DataError, Place, QkvError, harmless, setting
 from qkv.files import absolute, as_path, read_file
 from qkv.system import locked
+from qkv.tasks.members import members_of
 from qkv.tasks.notes import note, verbose
 from qkv.tasks.runs import digest_of
-from qkv.tasks.translate.members import members_of
 
 _NOTES, _NOTE, _LOCK = ".shards", ".json", ".lock"
 _WORK = "work"

@@ -1,13 +1,15 @@
 """What the commands and `qkv.load` need of every task: a trained model that answers."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Protocol, Self
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import UnsupportedError, setting
+from qkv.errors import ConfigError, UnsupportedError, setting
 from qkv.metrics.figure import Figure
+from qkv.tasks.answering import Answers
 from qkv.tasks.runs import Trained
 from qkv.view.scene import Scene
 
@@ -78,12 +80,51 @@ class Answerer(Protocol):
         """
 
 
+class OpenAnswers(Protocol):
+    """What the command of a task's name does: `open_answers` in the folder of each task."""
+
+    def __call__(self, runs: Sequence[Path], settings: Any) -> Answers:
+        """Load a model, for answers as the settings of the command say.
+
+        Args:
+            runs: the run folders that the command is given: one, unless `AnswerSettings.several`.
+            settings: the table `answers` of the task's settings.
+
+        Raises:
+            CheckpointError: a checkpoint is invalid, or of another task.
+            ConfigError: a setting does not fit the model.
+        """
+
+
 class TextAnswerer(Answerer, Protocol):
     """An answerer that reads text."""
 
     @property
     def tokenizer(self) -> Tokenizer:
         """Text to tokens and back."""
+
+
+@runtime_checkable
+class ReadsColumns(Protocol):
+    """A model that can be trained on columns of a table, and then read other ones."""
+
+    def with_columns(self, source_col: int | None, features_col: int | None) -> TextAnswerer:
+        """Return the model for lines of other columns, numbered from 1; None for those of its training.
+
+        Raises:
+            ConfigError: it was not trained on columns, or a column is out of range.
+        """
+
+
+def reads_no_columns(name: str) -> ConfigError:
+    """Return the error about a setting that names a column of plain text.
+
+    Example:
+        >>> reads_no_columns("source_col").got
+        'one of plain text'
+    """
+    hint = "Omit it: each line is a source."
+    return ConfigError(setting(name), "a model that was trained on columns", "one of plain text", hint)
 
 
 def reads_no_text(got: str) -> UnsupportedError:

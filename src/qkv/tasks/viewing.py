@@ -9,11 +9,10 @@ from qkv.files import read_file
 from qkv.recording.trace_reader import read
 from qkv.tasks.example_run import SENTENCES, GrammarCheck, is_example
 from qkv.tasks.load import load
+from qkv.tasks.members import expect_single
 from qkv.tasks.notes import as_json, note
 from qkv.tasks.streams import write_json, write_lines
-from qkv.tasks.task import TextAnswerer
-from qkv.tasks.translate.members import expect_single
-from qkv.tasks.translate.predict import columns_of
+from qkv.tasks.task import ReadsColumns, TextAnswerer, reads_no_columns
 from qkv.view.scene import Scene
 from qkv.view.showing import serve
 
@@ -59,8 +58,11 @@ def scene_of_command(
         )
     content = text or "" if file is None else _text_of(file)
     expect_single(run)
-    loaded: TextAnswerer = load(run, device)
-    trained = columns_of(loaded, source_col, features_col)
+    trained: TextAnswerer = load(run, device)
+    if source_col is not None or features_col is not None:
+        if not isinstance(trained, ReadsColumns):
+            raise reads_no_columns("features_col" if source_col is None else "source_col")
+        trained = trained.with_columns(source_col, features_col)
     if is_example(run):
         GrammarCheck([run]).check([content], 1, trained.tokenizer)
     return trained.scene(content, tokens)

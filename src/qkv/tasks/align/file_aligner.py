@@ -11,7 +11,7 @@ from torch import Tensor
 from qkv.data.corpus import Pair, read_lines
 from qkv.data.word_table import WordTable
 from qkv.data.words import split_words
-from qkv.errors import ConfigError, DataError, expect_name, on_command_line, setting
+from qkv.errors import ConfigError, DataError, on_command_line, setting
 from qkv.files import as_path
 from qkv.metrics.alignment import (
     Link,
@@ -24,12 +24,13 @@ from qkv.metrics.alignment import (
     parse_alignments,
 )
 from qkv.metrics.ibm_model_1 import ExpectedLinks
+from qkv.tasks.align.settings import AlignSettings
+from qkv.tasks.members import expect_single
 from qkv.tasks.notes import note
 from qkv.tasks.pairs import PairSources
 from qkv.tasks.tokenizing import report_unknown
-from qkv.tasks.translate.aligner import METHODS, MUTUAL, Aligner, join, likeliest
+from qkv.tasks.translate.aligner import MUTUAL, Aligner, join, likeliest
 from qkv.tasks.translate.alignment_reading import AlignmentReading
-from qkv.tasks.translate.members import expect_single
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.settings import ReadingSettings
 
@@ -46,6 +47,12 @@ class SentenceFiles(NamedTuple):
     gold: Path | None = None
     data: Path | None = None
     gold_from: int = 0
+
+    @classmethod
+    def of(cls, settings: AlignSettings, part: str = "") -> "SentenceFiles":
+        """Return the files of settings whose names begin with `part`."""
+        source, target, gold, data = (getattr(settings, part + name) for name in ("source", "target", "gold", "data"))
+        return cls(source, target, gold, data, settings.gold_from)
 
     @property
     def named(self) -> bool:
@@ -88,11 +95,8 @@ class FileAligner:
 
     Args:
         run: a translation model.
-        reverse: a model of the other direction, or None.
-        valid: sentences for choosing layer, head and step, by their manual alignments if there are any; or none.
-        reading: what is fixed of layer, head and step instead.
-        method: how the two directions are combined.
-        device: compute device.
+        settings: the model of the other direction if there is one, the sentences for choosing layer, head and step, or
+            what is fixed of them, and how two directions are joined.
 
     Attributes:
         report: what is read from each model, and why.
@@ -103,27 +107,20 @@ class FileAligner:
         CheckpointError: a checkpoint is invalid.
     """
 
-    def __init__(
-        self,
-        run: Path,
-        reverse: Path | None,
-        valid: SentenceFiles,
-        reading: ReadingSettings,
-        method: str,
-        device: str,
-    ) -> None:
-        _expect_choice(valid, reading, method, reverse)
-        self._method = method
+    def __init__(self, run: Path, settings: AlignSettings) -> None:
+        valid, reverse, device = SentenceFiles.of(settings, "valid_"), settings.reverse, settings.device
+        _expect_choice(valid, settings)
+        self._method = settings.symmetrize
         self._table = (first := _loaded(run, device)).table
         trial = _read(valid, "valid_", self._table) if valid.named else None
-        self._forward = _Direction.of(first, trial, reading)
+        self._forward = _Direction.of(first, trial, settings)
         self._backward: _Direction | None = None
         self.report = [f"read from {self._forward.reading}: {self._forward.reason}"]
         if reverse is not None:
             second = _loaded(reverse, device)
             _expect_swapped(self._table, second.table)
             swapped = None if trial is None else trial.swapped()
-            self._backward = _Direction.of(second, swapped, reading)
+            self._backward = _Direction.of(second, swapped, settings)
             self.report.append(f"reverse: read from {self._backward.reading}: {self._backward.reason}")
 
     @property
@@ -164,13 +161,12 @@ def _loaded(run: Path, device: str) -> Translator:
     return Translator.load(run, device)
 
 
-def _expect_choice(valid: SentenceFiles, reading: ReadingSettings, how: str, reverse: Path | None) -> None:
-    fixed = [name for name in ("layer", "head", "when") if getattr(reading, name) is not None]
+def _expect_choice(valid: SentenceFiles, settings: AlignSettings) -> None:
+    fixed = [name for name in ("layer", "head", "when") if getattr(settings, name) is not None]
     if fixed and valid.named:
         hint = f"Either give {setting(fixed[0])}, or choose it by these sentences."
         raise ConfigError(setting(fixed[0]), f"no {setting('valid_source')}", "both", hint)
-    expect_name(setting("symmetrize"), how, METHODS)
-    if how != MUTUAL and reverse is None:
+    if settings.symmetrize != MUTUAL and settings.reverse is None:
         hint = f"It combines two directions: give {setting('reverse', 'RUN')}, or omit it."
         raise ConfigError(setting("symmetrize"), f"{setting('reverse')} as well", "none", hint)
 

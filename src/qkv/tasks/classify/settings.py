@@ -10,8 +10,10 @@ from qkv.tasks.settings import (
     ATTENTION,
     LEARNING_RATE,
     AnswersEvaluation,
+    DeviceSettings,
     MechanismSettings,
     Pairs,
+    ShardAnswers,
     TaskSettings,
     TokenizerSettings,
 )
@@ -31,6 +33,16 @@ class ClassifyEvaluation(AnswersEvaluation, ClassifyData):
 
     Example: qkv evaluate runs/films --data test.tsv
     """
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifyAnswers(ShardAnswers, DeviceSettings):
+    """Label standard input, one text per line. Writes the label and its probability, separated by a tab.
+
+    Example: echo "a stirring , funny film" | qkv classify runs/films --show
+    """
+
+    probabilities: Annotated[bool, Option("Also write the probabilities of all labels")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,4 +120,5 @@ CLASSIFY = TaskSettings(
     # Words determine the label of a text.
     {"tokenizer": {"tokenizer": "word", "vocabulary": 30_000}, "training": LOOP},
     evaluation=ClassifyEvaluation,
+    answers=ClassifyAnswers,
 )

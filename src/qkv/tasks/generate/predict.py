@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Literal, cast, final, get_args
+from typing import Any, cast, final, get_args
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from qkv.models.language_model import LanguageModel
 from qkv.tasks.corpora.text import TextInMemory
 from qkv.tasks.generate.model import build_model, stored_config
 from qkv.tasks.generate.scoring import TextModel, judge
-from qkv.tasks.generate.settings import GENERATE, TEMPERATURE, TOKENS, GenerateEvaluation
+from qkv.tasks.generate.settings import GENERATE, TEMPERATURE, TOKENS, GenerateEvaluation, LongPrompt
 from qkv.tasks.python_values import as_source, expect_texts, text_line
 from qkv.tasks.runs import Trained, expect_task, load_trained, rebuild
 from qkv.tasks.task import Scored
@@ -33,7 +33,6 @@ from qkv.tasks.tokenizing import report_unknown
 from qkv.values.checked import answering
 from qkv.view.scene import Scene
 
-LongPrompt = Literal["refuse", "window"]
 _ROWS, _WIDEST = 64, 1_000_000
 
 

@@ -8,6 +8,8 @@ from qkv.data.choices import TokenizerKind, WindowOrder
 from qkv.settings import Option
 from qkv.tasks.settings import (
     ATTENTION,
+    AnswerSettings,
+    DeviceSettings,
     EvaluationSettings,
     MechanismSettings,
     ModelKind,
@@ -21,6 +23,8 @@ TOKENS = 200
 """How many tokens are added to a prompt, by default."""
 TEMPERATURE = 0.8
 """What scores are divided by, by default: likelier text than the model's own distribution gives, as most tools have."""
+LongPrompt = Literal["refuse", "window"]
+"""What happens to a prompt that exceeds the model's context: it is refused, or its end is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +40,28 @@ class GenerateEvaluation(EvaluationSettings, GenerateText):
 
     Example: qkv evaluate runs/plays --text test.txt
     """
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateAnswers(AnswerSettings, DeviceSettings):
+    """Continue a prompt; the text appears as it is generated.
+
+    Example: qkv generate runs/plays --prompt "KING:" --tokens 500
+    """
+
+    prompt: Annotated[str, Option("The text to continue", or_else="a line end")] = "\n"
+    tokens: Annotated[int, Option("Number of tokens to add")] = TOKENS
+    temperature: Annotated[
+        float,
+        Option("Below 1 for likelier text, 1 for the model's own distribution; 0 takes the likeliest token"),
+    ] = TEMPERATURE
+    top_k: Annotated[int | None, Option("Sample from the k most likely tokens only")] = None
+    top_p: Annotated[float | None, Option("Sample from the most likely tokens with this total probability")] = None
+    seed: Annotated[int, Option("Random seed of sampling")] = 0
+    beam: Annotated[int, Option("Beam width: more than 1 takes the likeliest text and draws nothing")] = 1
+    long_prompt: Annotated[
+        LongPrompt, Option("If the prompt exceeds the model's context, refuse it, or read its end")
+    ] = "refuse"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,4 +146,5 @@ GENERATE = TaskSettings(
         },
     },
     evaluation=GenerateEvaluation,
+    answers=GenerateAnswers,
 )

@@ -7,7 +7,15 @@ from typing import Annotated, Literal
 
 from qkv.data.choices import Elements
 from qkv.settings import Option
-from qkv.tasks.settings import ATTENTION, DATA, AnswersEvaluation, LoopOptions, TaskSettings
+from qkv.tasks.settings import (
+    ATTENTION,
+    DATA,
+    AnswersEvaluation,
+    DeviceSettings,
+    LineAnswers,
+    LoopOptions,
+    TaskSettings,
+)
 from qkv.training_settings import Settings as Training
 
 Listed = str | Sequence[str] | Sequence[float] | Sequence[Sequence[float]]
@@ -36,6 +44,17 @@ class PointEvaluation(AnswersEvaluation, PointData):
     """
 
     beam: Annotated[int, Option("Beam width; 1 is greedy")] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointAnswers(LineAnswers, DeviceSettings):
+    """Point at elements of standard input, one line per example. Writes positions, counted from 1.
+
+    Example: echo "30 10 20" | qkv point runs/sort --show
+    """
+
+    beam: Annotated[int, Option("Beam width; 1 is greedy")] = 1
+    write: Annotated[Literal["positions", "elements"], Option("What to write")] = "positions"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,4 +126,5 @@ POINT = TaskSettings(
     },
     options=LoopOptions,
     evaluation=PointEvaluation,
+    answers=PointAnswers,
 )

@@ -25,7 +25,7 @@ from qkv.models.smoother import KernelSmoother
 from qkv.recording.recorder import record
 from qkv.scores.catalog import KERNELS
 from qkv.tasks.regress.model import estimator_class, judge_regression
-from qkv.tasks.regress.settings import LEVEL, REGRESS, Beyond, RegressEvaluation
+from qkv.tasks.regress.settings import LEVEL, REGRESS, Beyond, IntervalKind, RegressEvaluation
 from qkv.tasks.runs import Trained, expect_task, load_trained
 from qkv.tasks.task import Scored, reads_no_text
 from qkv.tasks.text_attention import expect_tokens, title_of
@@ -33,7 +33,6 @@ from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
 from qkv.view.scene import Scene
 
-INTERVALS = ("normal", "bootstrap", "none")
 Array = np.ndarray[Any, np.dtype[np.float64]]
 _NEAREST = 16
 
@@ -139,7 +138,7 @@ class Regressor:
             DataError: the inputs are not such numbers, or not finite.
             ConfigError: the interval is unknown or does not use a setting, or the level is outside its range.
         """
-        expect_name(setting("interval"), interval, INTERVALS)
+        expect_name(setting("interval"), interval, get_args(IntervalKind))
         if seed and interval != "bootstrap":
             hint = f"Only {setting('interval', 'bootstrap')} draws by chance."
             raise ConfigError(setting("seed"), f"no seed for the interval {interval}", f"{seed}", hint)

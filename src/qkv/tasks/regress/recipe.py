@@ -1,5 +1,6 @@
 """`qkv train regress`: from columns of a CSV file to a run folder with points and bandwidths."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from qkv.settings import as_dict
 from qkv.tasks.recipe import ModelTable, Recipe, RecipeSettings
 from qkv.tasks.regress.data import read_columns
 from qkv.tasks.regress.model import estimator_class, fit, judge_regression, read_config
+from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.regress.settings import REGRESS, RegressFiles, RegressModel
 
 RegressionSettings = RecipeSettings[RegressFiles, RegressModel]
@@ -48,6 +50,12 @@ def _judge(smoother: KernelSmoother, columns: Columns, settings: RegressionSetti
     return judge_regression(targets - residuals, targets, "leave-one-out")
 
 
+def _draw(run: Path, picture: Path) -> None:
+    from qkv.tasks.regress.picture import save_picture  # matplotlib
+
+    save_picture(Regressor.load(run), picture)
+
+
 RECIPE: Recipe[RegressFiles, RegressModel, Columns, KernelSmoother] = Recipe(
     REGRESS,
     ModelTable(read_config, as_dict),
@@ -57,4 +65,5 @@ RECIPE: Recipe[RegressFiles, RegressModel, Columns, KernelSmoother] = Recipe(
     _identity,
     _summary,
     judge=_judge,
+    draw=_draw,
 )

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from qkv.data.choices import Decimal, Missing
+from qkv.errors import ConfigError, setting
 from qkv.scores.catalog import KERNELS
 from qkv.settings import Option
-from qkv.tasks.settings import AnswersEvaluation, RunOptions, TaskSettings
+from qkv.tasks.settings import AnswersEvaluation, LineAnswers, RunOptions, TaskSettings
 
 if TYPE_CHECKING:
     Kernel = str
@@ -18,8 +19,11 @@ Rows = Path | str | Iterable[Sequence[float]]
 """A file, or rows of numbers that end with the target."""
 Beyond = Literal["nearest", "mean", "nan"]
 """What to predict where every training point has weight 0."""
+IntervalKind = Literal["normal", "bootstrap", "none"]
 LEVEL = 0.95
 """The probability that an interval covers the smoothed curve, by default."""
+CURVES = (".svg", ".png")
+"""The suffixes of pictures of curves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +39,33 @@ class RegressEvaluation(AnswersEvaluation, RegressData):
 
     Example: qkv evaluate runs/rent --data test.csv
     """
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegressAnswers(LineAnswers):
+    """Predict the target of the rows of a CSV table from standard input; writes CSV with the interval's ends.
+
+    The first line names the columns, or all fields are numbers in the order of training. The attention that can be
+    drawn is that of each prediction to the training points.
+
+    Example: echo 75 | qkv regress runs/rent --show
+    """
+
+    curve: Annotated[
+        int | None, Option("Instead of reading rows, predict this many points over the range of the first column")
+    ] = None
+    interval: Annotated[IntervalKind, Option("Confidence interval")] = "normal"
+    level: Annotated[float, Option("Probability that the interval covers the smoothed curve")] = LEVEL
+    seed: Annotated[int, Option("With --interval bootstrap: random seed")] = 0
+    decimal: Annotated[Decimal, Option("What separates decimals in the rows")] = "point"
+    picture: Annotated[
+        Path | None, Option("Also draw points, curve and interval: FILE.svg or FILE.png", writes=CURVES)
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.curve is not None and self.decimal != "point":
+            hint = f"{setting('curve')} reads no rows: omit one of them."
+            raise ConfigError("decimal", "rows to read", setting("curve"), hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +95,8 @@ class RegressOptions(RunOptions):
     """What the command has besides."""
 
     picture: Annotated[
-        Path | None, Option(f"Also draw points, curve and {100 * LEVEL:g} % interval: FILE.svg or FILE.png.")
+        Path | None,
+        Option(f"Also draw points, curve and {100 * LEVEL:g} % interval: FILE.svg or FILE.png.", writes=CURVES),
     ] = None
 
 
@@ -78,4 +110,5 @@ REGRESS = TaskSettings(
     {},
     options=RegressOptions,
     evaluation=RegressEvaluation,
+    answers=RegressAnswers,
 )

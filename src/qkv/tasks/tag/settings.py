@@ -8,7 +8,7 @@ from typing import Annotated
 from qkv.data.choices import LABELED_HELD_OUT
 from qkv.settings import Option
 from qkv.tasks.classify.settings import LOOP, LabelModel
-from qkv.tasks.settings import AnswersEvaluation, TaskSettings, TokenizerSettings
+from qkv.tasks.settings import AnswersEvaluation, DeviceSettings, ShardAnswers, TaskSettings, TokenizerSettings
 from qkv.training_settings import Settings as Training
 
 Sentences = Path | str | Iterable[Iterable[tuple[str, str]]]
@@ -27,6 +27,14 @@ class TagEvaluation(AnswersEvaluation, TagData):
     """Score tags with the code of training: accuracy and F1.
 
     Example: qkv evaluate runs/names --data test.conll
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class TagAnswers(ShardAnswers, DeviceSettings):
+    """Tag standard input, one sentence per line, words separated by spaces. Writes word and tag in columns.
+
+    Example: echo "Ada wrote the first program" | qkv tag runs/names
     """
 
 
@@ -50,4 +58,5 @@ TAG = TaskSettings(
     # A tag can depend on a word's ending.
     {"tokenizer": {"tokenizer": "bpe", "vocabulary": 4000}, "training": LOOP},
     evaluation=TagEvaluation,
+    answers=TagAnswers,
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple, final
+from typing import NamedTuple, final, get_args
 
 import torch
 from torch import Tensor
@@ -18,18 +18,19 @@ from qkv.errors import ConfigError, DataError, Place, expect_name, nearest, sett
 from qkv.metrics.alignment import Link, Links, alignment_error_rate
 from qkv.metrics.figure import Figure
 from qkv.metrics.ibm_model_1 import ExpectedLinks
-from qkv.metrics.symmetrize import SYMMETRIZATIONS, symmetrize
+from qkv.metrics.symmetrize import symmetrize
 from qkv.models.copying import CopyingTranslator
 from qkv.recording.recorder import record
 from qkv.tasks.notes import counted
 from qkv.tasks.translate.alignment_reading import AGREEMENT, AlignmentReading, attention_layers
 from qkv.tasks.translate.predict import Translator
+from qkv.tasks.translate.settings import Symmetrization
 from qkv.values.checked import answering
 
 _BATCH_TOKENS = 2048
 NO_WORD = -1
 MUTUAL = "mutual"
-METHODS = (MUTUAL, *SYMMETRIZATIONS)
+METHODS = get_args(Symmetrization)
 """How two directions are combined: by the sum of their weights, or by combining the links of each."""
 
 Names = tuple[object | None, object | None]

@@ -27,14 +27,14 @@ from qkv.notebooks import table
 from qkv.recording import record
 from qkv.settings import build
 from qkv.tasks.length import expect_length, warn_cut
+from qkv.tasks.members import members_of
 from qkv.tasks.notes import counted
 from qkv.tasks.python_values import expect_texts
 from qkv.tasks.runs import OTHER_VERSION, Trained, expect_task, load_trained, rebuild
-from qkv.tasks.task import Answerer, Scored
+from qkv.tasks.task import Answerer, Scored, reads_no_columns
 from qkv.tasks.translate.alignment_reading import AlignmentReading, default_reading, stored_reading
 from qkv.tasks.translate.decoding import Decoding, as_stepper, decode, shown_end
 from qkv.tasks.translate.limits import STORED, LengthLimit
-from qkv.tasks.translate.members import members_of
 from qkv.tasks.translate.model import TranslationModel, build_model, read_config
 from qkv.tasks.translate.settings import BleuSettings, TranslateEvaluation
 from qkv.values.checked import answering
@@ -425,6 +425,23 @@ class Translator:
         target_1T = torch.tensor([[self.tokenizer.bos, *written]], device=device)
         return source_1S, lengths, target_1T
 
+    def with_columns(self, source_col: int | None, features_col: int | None) -> "Translator":
+        """Return a translator for lines of other columns; the column of the target is not read.
+
+        Args:
+            source_col, features_col: numbers from 1; None for those of its training.
+
+        Raises:
+            ConfigError: it was not trained on columns, or a column is out of range.
+        """
+        if source_col is None and features_col is None:
+            return self
+        if (table := self.table) is None:
+            raise reads_no_columns("features_col" if source_col is None else "source_col")
+        source = table.source_col if source_col is None else source_col
+        features = table.features_col if features_col is None else features_col
+        return self.with_table(replace(table, source_col=source, features_col=features, target_col=_UNREAD_COLUMN))
+
     def with_table(self, table: WordTable | None) -> "Translator":
         """Return the same models for lines with other columns, or for text that is split into symbols (None)."""
         translator = copy(self)
@@ -565,26 +582,3 @@ def _expect_run_folder(run: Path) -> Path:
         hint = "Give the run folder."
         raise CheckpointError(str(run), "a run folder, whose checkpoints can be averaged", "one checkpoint", hint)
     return run
-
-
-def columns_of(trained: A, source_col: int | None, features_col: int | None) -> "A | Translator":
-    """Return a translator for lines of other columns.
-
-    Args:
-        trained: the translator; any model if no column is given.
-        source_col, features_col: numbers from 1; None for those of its training.
-
-    Raises:
-        ConfigError: it was not trained on columns, or a column is out of range.
-    """
-    if source_col is None and features_col is None:
-        return trained
-    if not isinstance(trained, Translator) or (table := trained.table) is None:
-        flag = setting("features_col") if source_col is None else setting("source_col")
-        hint = "Omit it: each line is a source."
-        raise ConfigError(flag, "a model that was trained on columns", "one of plain text", hint)
-    # The column of the target is not read.
-    source = table.source_col if source_col is None else source_col
-    features = table.features_col if features_col is None else features_col
-    moved = replace(table, source_col=source, features_col=features, target_col=_UNREAD_COLUMN)
-    return trained.with_table(moved)

@@ -12,11 +12,11 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, on_command_line, quantity, setting
 from qkv.metrics.translation import WMT, BleuTokenizer, measures_bleu
 from qkv.settings import as_dict
+from qkv.tasks.members import write_members
 from qkv.tasks.notes import note
 from qkv.tasks.recipe import ModelTable, Recipe, RecipeSettings
 from qkv.tasks.translate.data import Parallel, read_training
 from qkv.tasks.translate.limits import STORED
-from qkv.tasks.translate.members import write_members
 from qkv.tasks.translate.model import (
     TranslationConfig,
     TranslationModel,

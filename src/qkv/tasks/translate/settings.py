@@ -12,11 +12,15 @@ from qkv.settings import Option, options_of
 from qkv.tasks.settings import (
     ATTENTION,
     LEARNING_RATE,
+    MOST_MODELS,
     AnswersEvaluation,
+    DeviceSettings,
     MechanismSettings,
     ModelKind,
     PairData,
     PairFiles,
+    ShardAnswers,
+    SourceColumns,
     TaskSettings,
     TokenizerSettings,
     WordColumns,
@@ -24,11 +28,12 @@ from qkv.tasks.settings import (
 )
 from qkv.training_settings import Settings as Training
 
-MOST_MODELS = 100
 TOKENS_PER_SOURCE_TOKEN, MORE_TOKENS = 3, 16
 """The usual limit of a translation: no text of a language pair grows more than threefold."""
 Direction = Literal["ahead", "back"]
 """The direction in which a model writes."""
+Symmetrization = Literal["mutual", "intersection", "union", "grow-diagonal", "grow-diagonal-final"]
+"""How the alignments of two models of opposite directions are joined."""
 When = Literal["at", "after"]
 """The step at which weights are read: the one that predicts a word, or the one after it, whose input it is."""
 
@@ -242,6 +247,35 @@ class DecodingSettings(SearchSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SamplingSettings:
+    """How translations are sampled."""
+
+    sample: Annotated[bool, Option("Sample tokens by their probabilities")] = False
+    temperature: Annotated[float | None, Option("With --sample: below 1 sharper, above 1 flatter", or_else=1.0)] = None
+    top_k: Annotated[int | None, Option("With --sample: sample from the k most likely tokens")] = None
+    top_p: Annotated[
+        float | None, Option("With --sample: sample from the most likely tokens with this total probability")
+    ] = None
+    seed: Annotated[int | None, Option("With --sample: random seed", or_else=0)] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslateAnswers(DecodingSettings, SamplingSettings, SourceColumns, ShardAnswers, DeviceSettings):
+    """Translate standard input, one sentence per line, to standard output.
+
+    Example: echo "Ein Hund läuft." | qkv translate runs/de-en --beam 5 --show
+    """
+
+    several = True
+    as_trained = frozenset(options_of(SourceColumns))
+
+    average: Annotated[int, Option("Average the weights of this many newest checkpoints of each run")] = 1
+    replace_unknown: Annotated[bool, Option("Replace unknown tokens by source words")] = False
+    valid_source: Annotated[Path | None, Option("With --replace-unknown: sentences for choosing layer and head")] = None
+    valid_target: Annotated[Path | None, Option("Their translations")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class TranslateEvaluation(AnswersEvaluation, BleuSettings, SearchSettings, WordColumns, PairData):
     """Score translations with the code of training: sacreBLEU with its signature, chrF, exact match, word error rate.
 
@@ -278,4 +312,5 @@ TRANSLATE = TaskSettings(
         }
     },
     evaluation=TranslateEvaluation,
+    answers=TranslateAnswers,
 )

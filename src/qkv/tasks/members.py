@@ -10,7 +10,7 @@ from qkv.errors import CheckpointError, ConfigError
 from qkv.files import read_file
 from qkv.system import is_file_name
 from qkv.tasks.example_run import packaged
-from qkv.tasks.translate.settings import MOST_MODELS
+from qkv.tasks.settings import MOST_MODELS
 
 _FILE = "ensemble.json"
 _FORMAT = "qkv ensemble 1"

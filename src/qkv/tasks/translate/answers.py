@@ -1,0 +1,80 @@
+"""What `qkv translate` writes: translations, or lists of them with their scores."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from qkv.decode.sampling import RowKeys
+from qkv.errors import on_command_line
+from qkv.settings import options_of
+from qkv.tasks.answering import Answers, Lines, answered
+from qkv.tasks.drawing import Drawing, alignments
+from qkv.tasks.example_run import GrammarCheck, sentences
+from qkv.tasks.length import CutCounter
+from qkv.tasks.notes import as_json, note
+from qkv.tasks.streams import fields_of, format_json, format_lines
+from qkv.tasks.tokenizing import UnknownCounter, unknown_name
+from qkv.tasks.translate.decoding import Decoding, as_sampling
+from qkv.tasks.translate.predict import Translation, Translator
+from qkv.tasks.translate.settings import DecodingSettings, TranslateAnswers
+from qkv.tasks.translate.unknown import as_unknown
+
+
+def open_answers(runs: Sequence[Path], settings: TranslateAnswers) -> Answers:
+    """Load one or more translators, see `qkv.tasks.task.OpenAnswers`."""
+    translator = Translator.load(runs, settings.device, average=settings.average)
+    translator = translator.with_columns(settings.source_col, settings.features_col)
+    how = _decoding(translator, settings)
+    examples = () if settings.shards is not None else sentences(runs)
+    drawing = Drawing(settings.attention, terminal=settings.show or bool(examples))
+    grammar = GrammarCheck(runs)
+
+    def translated(parts: Iterable[Lines], file: Path | None = None) -> Iterator[str]:
+        cut, keys, unknown = CutCounter(), RowKeys(), UnknownCounter(unknown_name(translator.tokenizer.source))
+
+        def answer(lines: Lines, first: int) -> list[list[Translation]]:
+            grammar.check(lines, first, translator.tokenizer)
+            return translator.translate_best(lines, how, attention=drawing.active, first=first, keys=keys)
+
+        for first, results in answered("translating", parts, answer, file):
+            if as_json():
+                yield from format_json(_objects(results, start=first))
+            elif how.n_best == 1:
+                yield format_lines(best.text for best, *_ in results)
+            else:
+                yield format_lines(_listed(results, start=first))
+            cut.add(all(translation.finished for translation in best) for best in results)
+            unknown.add(best[0].source_tokens for best in results)
+            drawing.add(alignments(best[0] for best in results))
+        if grammar.failed:
+            return
+        unknown.report(file)
+        if (message := cut.message(on_command_line("max_tokens"))) is not None:
+            note(f"qkv: {message}" if file is None else f"qkv: {file}: {message}")
+
+    return Answers(translated, drawing, tabs=translator.table is not None, examples=examples)
+
+
+def _decoding(translator: Translator, settings: TranslateAnswers) -> Decoding:
+    search: dict[str, Any] = {name: getattr(settings, name) for name in options_of(DecodingSettings)}
+    sampling = as_sampling(settings.sample, settings.temperature, settings.top_k, settings.top_p, settings.seed)
+    unknown = as_unknown(translator, settings.replace_unknown, settings.valid_source, settings.valid_target)
+    return Decoding(**search, sampling=sampling, unknown=unknown)
+
+
+def _listed(translations: list[list[Translation]], start: int) -> Iterator[str]:
+    """Format number, score and text of each translation, line by line."""
+    for number, best in enumerate(translations, start):
+        for translation in best:
+            score = translation.score if translation.ranked is None else translation.ranked
+            text = translation.text.replace("\t", " ")
+            yield f"{number}\t{score:.4f}\t{text}"
+
+
+def _objects(ranked: list[list[Translation]], start: int) -> Iterator[dict[str, object]]:
+    """Return each line with its translations, best first."""
+    for number, best in enumerate(ranked, start):
+        translations = [
+            {name: item for name, item in fields_of(translation).items() if name != "source"} for translation in best
+        ]
+        yield {"line": number, "source": best[0].source, "translations": translations}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from qkv.hub.flex.attention import flex_attention
     from qkv.introspect.lazy_map import attention_map
     from qkv.normalizers.row_state import RowState, merge
-    from qkv.recording import record
+    from qkv.recording import effects, patch, record
     from qkv.tasks.load import load
     from qkv.tasks.prepare.preparing import prepare
     from qkv.tasks.train import train
@@ -35,6 +35,7 @@ __all__ = [
     "attention_with_state",
     "attention_with_weights",
     "biases",
+    "effects",
     "explain",
     "flex_attention",
     "hub",
@@ -44,6 +45,7 @@ __all__ = [
     "merge",
     "nn",
     "normalizers",
+    "patch",
     "prepare",
     "record",
     "recording",
@@ -61,6 +63,7 @@ __getattr__ = lazy(
         "attention_with_state": "qkv.functional",
         "attention_with_weights": "qkv.functional",
         "biases": "qkv.biases",
+        "effects": "qkv.recording",
         "explain": "qkv.functional",
         "flex_attention": "qkv.hub.flex.attention",
         "hub": "qkv.hub",
@@ -70,6 +73,7 @@ __getattr__ = lazy(
         "merge": "qkv.normalizers.row_state",
         "nn": "qkv.nn",
         "normalizers": "qkv.normalizers",
+        "patch": "qkv.recording",
         "prepare": "qkv.tasks.prepare.preparing",
         "record": "qkv.recording",
         "recording": "qkv.recording",

@@ -14,9 +14,9 @@ from qkv.functional import attention_with_weights
 from qkv.masks.base import Mask
 from qkv.masks.lower import matrix, part
 from qkv.masks.patterns import Causal
+from qkv.nn.projections import projections_of_torch
 from qkv.nn.pytorch import masks_of
 from qkv.normalizers.row_state import RowState
-from qkv.recording.projections import Projection, projections_of
 from qkv.values.pytree import tensors_in
 
 _SIGNATURE = signature(nn.MultiheadAttention.forward)
@@ -172,17 +172,28 @@ def _is_complete(tensor: Tensor) -> bool:
     return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
 
 
-@torch.no_grad()
-def call_of_torch_layer(
-    layer: nn.MultiheadAttention, arguments: tuple[Any, ...], options: dict[str, Any], moment: int
-) -> RecordedCall:
-    """Return a forward pass of PyTorch's layer as a call; its projections are computed again.
+class TorchLayerInputs(NamedTuple):
+    """What PyTorch's layer attends with in one forward pass.
 
-    Args:
-        layer: the layer.
-        arguments, options: the arguments of the pass.
-        moment: see `RecordedCall`.
+    Attributes:
+        query, key, value: by head, (B, H, N, D).
+        options: mask and bias, if there are any.
+        inputs: the inputs of the projections, (B, N, width).
+        self_attention: whether queries and keys come from one sequence.
     """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    options: dict[str, Any]
+    inputs: tuple[Tensor, Tensor, Tensor]
+    self_attention: bool
+
+
+def inputs_of_torch_layer(
+    layer: nn.MultiheadAttention, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> TorchLayerInputs:
+    """Compute the projections of a forward pass of PyTorch's layer again, from its arguments."""
     bound = _SIGNATURE.bind(layer, *arguments, **options).arguments
     inputs = [bound[name] for name in ("query", "key", "value")]
     self_attention = inputs[0] is inputs[1]
@@ -191,22 +202,35 @@ def call_of_torch_layer(
     elif not layer.batch_first:
         inputs = [x.transpose(0, 1) for x in inputs]
     query, key, value = (
-        _by_head(x, projection, layer.num_heads)
-        for x, projection in zip(inputs, projections_of(layer)[:3], strict=True)
+        _by_head(x, weight, bias, layer.num_heads)
+        for x, (weight, bias) in zip(inputs, projections_of_torch(layer)[:3], strict=True)
     )
     padding, attended = bound.get("key_padding_mask"), bound.get("attn_mask")
     padding = padding if padding is None or padding.ndim == 2 else padding[None]
     mask, bias = masks_of(padding, attended, query.shape[0], layer.num_heads, bool(bound.get("is_causal")))
-    named = {"mask": mask, "bias": bias}
+    named = {name: x for name, x in (("mask", mask), ("bias", bias)) if x is not None}
+    return TorchLayerInputs(query, key, value, named, (inputs[0], inputs[1], inputs[2]), self_attention)
+
+
+@torch.no_grad()
+def call_of_torch_layer(
+    layer: nn.MultiheadAttention, arguments: tuple[Any, ...], options: dict[str, Any], moment: int
+) -> RecordedCall:
+    """Return a forward pass of PyTorch's layer as a call.
+
+    Args:
+        layer: the layer.
+        arguments, options: the arguments of the pass.
+        moment: see `RecordedCall`.
+    """
+    query, key, value, named, inputs, self_attention = inputs_of_torch_layer(layer, arguments, options)
     x, memory, values = (tensor.detach() for tensor in inputs)
     detached = LastInputs(x, memory, values, moment)
-    return RecordedCall(
-        query, key, value, {k: x for k, x in named.items() if x is not None}, None, moment, self_attention, detached
-    )
+    return RecordedCall(query, key, value, named, None, moment, self_attention, detached)
 
 
-def _by_head(x: Tensor, projection: Projection, heads: int) -> Tensor:
+def _by_head(x: Tensor, weight: Tensor | None, bias: Tensor | None, heads: int) -> Tensor:
     """Project, and split heads: (B, N, M) to (B, H, N, D)."""
-    assert projection.weight is not None
-    projected = F.linear(x, projection.weight, projection.bias)
+    assert weight is not None
+    projected = F.linear(x, weight, bias)
     return projected.view(*projected.shape[:-1], heads, -1).transpose(1, 2)

@@ -79,7 +79,7 @@ class Pass:
 
     def weights(self, layer: str) -> Tensor:
         """Return the weights of a layer; see `Trace.weights`."""
-        parts = [self._of_heads(call.weights(), layer) for call in self._calls(layer)]
+        parts = [self._of_heads(call.weights(), layer) for call in self.calls_of(layer)]
         self._check_rows(layer, [part.shape[:-2] for part in parts])
         return stacked(parts)
 
@@ -87,7 +87,7 @@ class Pass:
         self, layer: str, *names: Literal["received", "entropy", "peak", "total"], topk: int = 0
     ) -> Statistics:
         """Return statistics of the weights of a layer; see `Trace.statistics`."""
-        calls = self._calls(layer)
+        calls = self.calls_of(layer)
         parts = [_map(call).statistics(*names, topk=topk) for call in calls]
         self._check_rows(layer, [call.query.shape[:-2] for call in calls])
         keys = max(call.key.shape[-2] for call in calls)
@@ -141,7 +141,7 @@ class Pass:
 
     def _parts(self, layer: str, row: int, hypothesis: Hypothesis | None) -> list[CallRow]:
         """Return the calls that include a row, and its index in each."""
-        calls, path = self._calls(layer), None
+        calls, path = self.calls_of(layer), None
         if hypothesis is not None and hypothesis.row is not None:
             steps = len(hypothesis.log_probabilities) - self.step
             # Modules that ran once, before the first step, have the rows of the source.
@@ -179,7 +179,12 @@ class Pass:
             raise ShapeError("row", "a row that occurs once in the batch", got, hint)
         return rows_of_root[0] if rows_of_root else None
 
-    def _calls(self, layer: str) -> list[RecordedCall]:
+    def calls_of(self, layer: str) -> list[RecordedCall]:
+        """Return the calls of a layer.
+
+        Raises:
+            ConfigError: the layer was not recorded or did not run.
+        """
         if not self.calls.get(layer):
             ran = layer in self.setup.layers
             hint = "Run the model inside the `with` block." if ran else nearest(layer, self.setup.layers)

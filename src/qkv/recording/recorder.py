@@ -68,16 +68,16 @@ def record(
         (['attention'], torch.Size([1, 2, 3, 3]), torch.Size([3, 3]))
     """
     layers, heads = check_arguments(model, layers, heads)
-    all_layers = _layers(model)
+    all_layers = layers_of(model)
     check_any(model, all_layers, layers)
     watched = {name: all_layers[name] for name in chosen(all_layers, layers)}
-    _refuse_compiled(model)
+    refuse_compiled(model)
     setup = Setup(list(watched), None if heads is None else tuple(heads), tokenizer=tokenizer)
     recorder = _Recorder(setup)
     hooks: list[RemovableHandle] = []
     try:
         hooks += recorder.watch(model, watched)
-        with _without_fast_path(watched.values()):
+        with without_fast_path(watched.values()):
             yield recorder.trace
     finally:
         recorder.open = False
@@ -160,7 +160,7 @@ class _Recorder:
         self.ran = self.ran or not is_step(module, options)
 
 
-def _layers(model: nn.Module) -> dict[str, nn.Module]:
+def layers_of(model: nn.Module) -> dict[str, nn.Module]:
     """Return the attentions by path; one beneath the projections of another library's module has the module's."""
     layers: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
@@ -198,7 +198,7 @@ def _watch(model: nn.Module, name: str, module: nn.Module, recorder: _Recorder) 
         above = model_above(parent_path, modules)
         if above is not None:
             setup.groups[name] = above
-    elif (parent := _parent(model, name)) is not None:
+    elif (parent := parent_of(model, name)) is not None:
         if parent.extra_key is not None:
             hint = "Record a layer without extra_key, or select others: layers=[...]."
             raise UnsupportedError(name, "keys that belong to positions", "an extra key", hint)
@@ -214,7 +214,7 @@ def _watch(model: nn.Module, name: str, module: nn.Module, recorder: _Recorder) 
 
 
 @contextmanager
-def _without_fast_path(layers: Iterable[nn.Module]) -> Iterator[None]:
+def without_fast_path(layers: Iterable[nn.Module]) -> Iterator[None]:
     """Turn off PyTorch's fast path, which replaces a layer by one operation without attention to record."""
     enabled = torch.backends.mha.get_fastpath_enabled()
     if any(isinstance(layer, nn.MultiheadAttention) for layer in layers):
@@ -227,7 +227,7 @@ def _without_fast_path(layers: Iterable[nn.Module]) -> Iterator[None]:
 
 def _check_all(model: nn.Module, layer_names: Mapping[str, nn.Module]) -> None:
     """Check that no layer was attached while the model ran, too late to be recorded."""
-    late = [name for name in _layers(model) if name not in layer_names]
+    late = [name for name in layers_of(model) if name not in layer_names]
     if late:
         hint = "Record again: now it is known."
         raise UnsupportedError("record", "layers that attach found", f"a new one, {late[0]}", hint)
@@ -319,16 +319,24 @@ class _LayerHooks:
         return q is k, LastInputs(q.detach(), k.detach(), v.detach(), recorded.moment)
 
 
-def _refuse_compiled(model: nn.Module) -> None:
-    """Refuse compiled modules, whose code was traced without the hooks."""
+def refuse_compiled(model: nn.Module, doing: str = "Record") -> None:
+    """Refuse compiled modules, whose code was traced without the hooks.
+
+    Args:
+        model: the model.
+        doing: what the caller would do with it, for the message.
+
+    Raises:
+        UnsupportedError: the model or a part of it is compiled.
+    """
     for name, module in model.named_modules():
         if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
             got = f"{name or 'a module'} compiled by torch.compile"
-            hint = "Record the original module; compile after recording."
+            hint = f"{doing} the original module, and compile it afterwards."
             raise UnsupportedError("model", "a module that is not compiled", got, hint)
 
 
-def _parent(model: nn.Module, name: str) -> MultiHeadAttention | None:
+def parent_of(model: nn.Module, name: str) -> MultiHeadAttention | None:
     """Return the layer with projections that contains an attention."""
     parent = model.get_submodule(name.rpartition(".")[0]) if name else None
     return parent if isinstance(parent, MultiHeadAttention) else None

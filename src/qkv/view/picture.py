@@ -40,10 +40,10 @@ _MISSING = "▯"
 _UNSEEN = frozenset("\u200c\u200d\ufe0e\ufe0f")  # these only shape their neighbors: dropped if no font has them
 _UPRIGHT = (400, "normal", "regular", "book")  # matplotlib warns about font families without it
 _NOT_FOR_TEXT = ("Last Resort", "STIXSize", "STIXNonUnicode", "cm")
-_INK, _PAPER = "#20242c", "#ffffff"
+INK, PAPER = "#20242c", "#ffffff"
 # "$" in a token is a dollar sign, whatever the user's settings are.
-_PLAIN: dict[str, Any] = {"color": _INK, "parse_math": False, "usetex": False}
-_COLORMAP = ListedColormap([tuple(part / 255 for part in color(step / 255)) for step in range(256)], name="qkv")
+_PLAIN: dict[str, Any] = {"color": INK, "parse_math": False, "usetex": False}
+COLORMAP = ListedColormap([tuple(part / 255 for part in color(step / 255)) for step in range(256)], name="qkv")
 
 
 class TokenWeights(Protocol):
@@ -150,7 +150,7 @@ def figure_of(alignments: Sequence[TokenWeights]) -> Figure:
         hint = "Write fewer, or a .html file, which can contain any number."
         got = f"{len(alignments)} that need {height:.0f} inches"
         raise ConfigError("alignments", f"one picture, at most {_TALLEST:.0f} inches high", got, hint)
-    figure = Figure(figsize=(width, height), dpi=DPI, facecolor=_PAPER)
+    figure = Figure(figsize=(width, height), dpi=DPI, facecolor=PAPER)
     FigureCanvasAgg(figure)  # without it, every text measurement would create its own canvas
     top = height
     for alignment, (columns, rows), (_, tall) in zip(alignments, sides, sizes, strict=True):
@@ -190,9 +190,9 @@ def _mesh(axes: Axes, alignment: TokenWeights, columns: _Side, rows: _Side) -> Q
     gap = 1.0 if min(columns.pitch, rows.pitch) > 0.15 else 0.0
     return axes.pcolormesh(
         weights,
-        cmap=_COLORMAP,
+        cmap=COLORMAP,
         norm=norm,
-        edgecolors=_PAPER if gap else "none",
+        edgecolors=PAPER if gap else "none",
         linewidth=gap,
         antialiased=bool(gap),
         rasterized=weights.size > _SHARP_CELLS,
@@ -231,7 +231,7 @@ def _color_bar(figure: Figure, axes: Axes, mesh: QuadMesh, *, few: bool) -> None
     low, high = mesh.get_clim()
     ticks = [low, high] if few else [low, (low + high) / 2, high]
     bar.set_ticks(ticks, labels=[f"{tick:.3g}" for tick in ticks])
-    axes.tick_params(length=0, pad=4, labelsize=_FONT_SIZE - 1, labelcolor=_INK, labelfontfamily=BASE)
+    axes.tick_params(length=0, pad=4, labelsize=_FONT_SIZE - 1, labelcolor=INK, labelfontfamily=BASE)
 
 
 def _side_of(tokens: tuple[str, ...], *, turned: bool) -> _Side:

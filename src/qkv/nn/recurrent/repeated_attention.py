@@ -33,8 +33,8 @@ _MIN_ELEMENTS = 1 << 17
 class RepeatedAttention:
     """attention(q_t, K, V) in every step of one loop.
 
-    Gradients are summed in one call on a CPU, if `attention` has the backend "auto" and no dropout. Otherwise each step
-    computes its own.
+    Gradients are summed in one call on a CPU, if `attention` has the backend "auto" and neither dropout nor hooks.
+    Otherwise each step computes its own.
 
     Args:
         attention: the module.
@@ -61,16 +61,15 @@ class RepeatedAttention:
         self._key, self._value, self._marks, self._step, self._saved = key, value, None, 0, Marks(steps)
         large = steps > 1 and key.numel() + value.numel() >= _MIN_ELEMENTS
         learns = torch.is_grad_enabled() and (key.requires_grad or value.requires_grad)
-        if large and learns and _is_replaceable(attention, key):
-            # `forward`, without hooks: the recorder's hook has seen these queries already.
+        # A hook may change what a step returns, and so its gradient: then each step computes its own.
+        if large and learns and _is_replaceable(attention, key) and not has_hooks(attention):
             full = partial(attention.forward, score=score, mask=mask)
             marks = key.new_zeros(steps)
             masks = tensors_in(mask)
             self._marks = _Memory.apply(key, value, marks, full, self._saved, *masks)  # type: ignore[no-untyped-call]
             self._key, self._value = key.detach(), value.detach()
-            if not has_hooks(attention):
-                memory = self._key, self._value
-                self._plan = lambda query: decoder_for(query, *memory, *attention.mechanism(score, None), mask)
+            memory = self._key, self._value
+            self._plan = lambda query: decoder_for(query, *memory, *attention.mechanism(score, None), mask)
 
     def __call__(self, query: Tensor) -> Tensor:
         """Take the next step.

@@ -36,13 +36,14 @@ def _jobs() -> dict[str, Callable[[], int]]:
     import torch
 
     from qkv.decode.greedy import greedy
-    from qkv.models.translator import TransformerConfig, TransformerTranslator
+    from qkv.models.configs.translator import TransformerConfig
+    from qkv.models.translator import TransformerTranslator
     from qkv.training.loss import output_loss
     from qkv.training.optimizer import build_optimizer, clip_gradient
     from qkv.training_settings import Settings
 
     torch.manual_seed(0)
-    model = TransformerTranslator(TransformerConfig(WORDS, width=192, heads=4, feed_forward=512, dropout=0.1))
+    model = TransformerTranslator(TransformerConfig(size=WORDS, width=192, heads=4, feed_forward=512, dropout=0.1))
     source, target = torch.randint(4, WORDS, (PAIRS, LENGTH)), torch.randint(4, WORDS, (PAIRS, LENGTH + 1))
     lengths = torch.full((PAIRS,), LENGTH)
     parameters, optimizer = list(model.parameters()), build_optimizer(model, Settings())

@@ -35,7 +35,8 @@ from qkv.hub.ctranslate import to_ctranslate2
 from qkv.linalg.matmul import linear
 from qkv.linalg.packed import PackedWeight
 from qkv.linalg.session import DecodingSession
-from qkv.models.translator import TransformerConfig, TransformerTranslator
+from qkv.models.configs.translator import TransformerConfig
+from qkv.models.translator import TransformerTranslator
 from qkv.nn.positions import sinusoidal
 
 RESULTS = Path(__file__).parent / "results"
@@ -50,7 +51,7 @@ ASKED = {"greedy": {"CTranslate2": 1.0, "Marian": 2.0}, "beam 5": {"CTranslate2"
 
 def model() -> TransformerTranslator:
     torch.manual_seed(0)
-    made = TransformerTranslator(TransformerConfig(SIZE, norm_first=False)).eval()
+    made = TransformerTranslator(TransformerConfig(size=SIZE, norm_first=False)).eval()
     with torch.no_grad():
         made.output.bias[[PAD, BOS, EOS]] = NEVER
     return made

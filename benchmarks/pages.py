@@ -24,7 +24,8 @@ from pathlib import Path
 from qkv.recording import record
 
 def translator(count):
-    from qkv.models.translator import TransformerConfig, TransformerTranslator
+    from qkv.models.configs.translator import TransformerConfig
+    from qkv.models.translator import TransformerTranslator
     model = TransformerTranslator(TransformerConfig(size=200, width=256, heads=4)).eval()
     source, target = torch.randint(4, 200, (2, 1, count))
     with record(model) as trace:

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 import qkv
 from qkv.decode.greedy import greedy
-from qkv.models.translator import TransformerConfig, TransformerTranslator
+from qkv.models.configs.translator import TransformerConfig
+from qkv.models.translator import TransformerTranslator
 
 RESULTS = Path(__file__).parent / "results" / "recording.json"
 SIZE, BATCH, LENGTH = 8000, 32, 20
@@ -28,7 +29,7 @@ SIZE, BATCH, LENGTH = 8000, 32, 20
 
 def model() -> TransformerTranslator:
     torch.manual_seed(0)
-    config = TransformerConfig(SIZE, width=256, heads=4, feed_forward=1024, encoder_layers=3, decoder_layers=3)
+    config = TransformerConfig(size=SIZE, width=256, heads=4, feed_forward=1024, encoder_layers=3, decoder_layers=3)
     return TransformerTranslator(config)
 
 

@@ -28,8 +28,10 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from qkv.linalg.matmul import product
-from qkv.models.language_model import DecoderConfig, LanguageModel
-from qkv.models.translator import TransformerConfig, TransformerTranslator
+from qkv.models.configs.language_model import DecoderConfig
+from qkv.models.configs.translator import TransformerConfig
+from qkv.models.language_model import LanguageModel
+from qkv.models.translator import TransformerTranslator
 from qkv.training.loss import output_loss
 from qkv.training.optimizer import build_optimizer, clip_gradient
 from qkv.training_settings import Settings
@@ -125,7 +127,7 @@ def gpt() -> dict[str, Run]:
         return F.cross_entropy(model(window[:, :-1]).flatten(0, 1), window[:, 1:].flatten())
 
     config = DecoderConfig(
-        SIZE,
+        size=SIZE,
         **GPT,
         positions="learned",
         context=CONTEXT,
@@ -201,7 +203,7 @@ def marian(config: TransformerConfig) -> nn.Module | None:
 
 def translator() -> dict[str, Run]:
     """Width 256, feed-forward 1024, 4 heads, 3 + 3 layers, vocabulary 8,000, batches of 64 sentences of 10 to 16."""
-    config = TransformerConfig(WORDS, dropout=0.1)
+    config = TransformerConfig(size=WORDS, dropout=0.1)
     lengths = torch.randint(10, SOURCE + 1, (PAIRS,))
     source, target = torch.randint(4, WORDS, (PAIRS, SOURCE)), torch.randint(4, WORDS, (PAIRS, TARGET + 1))
     source = torch.where(torch.arange(SOURCE) < lengths[:, None], source, 0)

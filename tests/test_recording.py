@@ -29,9 +29,11 @@ from qkv.decode.greedy import greedy
 from qkv.decode.prompted import Prompted
 from qkv.errors import ArgumentError, ConfigError, DataError, QkvError, ShapeError, UnsupportedError
 from qkv.functional import attention_with_weights
-from qkv.models.language_model import DecoderConfig, LanguageModel
-from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
-from qkv.models.translator import TransformerConfig, TransformerTranslator
+from qkv.models.configs.language_model import DecoderConfig
+from qkv.models.configs.translator import RecurrentConfig, TransformerConfig
+from qkv.models.language_model import LanguageModel
+from qkv.models.recurrent_translator import RecurrentTranslator
+from qkv.models.translator import TransformerTranslator
 from qkv.nn.attention import Attention
 from qkv.nn.blocks import BlockCache, TransformerBlock
 from qkv.nn.feed_forward import FeedForward
@@ -56,9 +58,9 @@ ROWS = [[3, 4, 5, 6], [7], [8, 9], [4, 5, 6]]
 
 def model_of(name: str) -> RecurrentTranslator | TransformerTranslator:
     if name == "transformer":
-        model: Any = TransformerTranslator(TransformerConfig(12, width=8, heads=2, feed_forward=8))
+        model: Any = TransformerTranslator(TransformerConfig(size=12, width=8, heads=2, feed_forward=8))
     else:
-        model = RecurrentTranslator(RecurrentConfig(12, wiring=name, embedding=6, hidden=5, attention=4))  # type: ignore[arg-type]
+        model = RecurrentTranslator(RecurrentConfig(size=12, wiring=name, embedding=6, hidden=5, attention=4))  # type: ignore[arg-type]
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.6)
     return model.double().eval()
@@ -255,7 +257,7 @@ def test_keys_that_a_window_dropped_keep_their_positions(kind: tuple[Any, Any], 
     positions, normalizer = kind
     torch.manual_seed(0)
     sizes = {"width": 8, "heads": 2, "key_heads": 1, "feed_forward": 8, "layers": 2}
-    config = DecoderConfig(12, **sizes, positions=positions, normalizer=normalizer, window=2)  # type: ignore[arg-type]
+    config = DecoderConfig(size=12, **sizes, positions=positions, normalizer=normalizer, window=2)  # type: ignore[arg-type]
     model = LanguageModel(config).double().eval()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.6)

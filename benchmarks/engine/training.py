@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from qkv.data.batches import Batch
 from qkv.models.recurrent_translator import RecurrentTranslator
 from qkv.nn.attention import Attention
+from qkv.settings import build
 from qkv.tasks.translate.data import read_training
-from qkv.tasks.translate.model import build_model, read_config
+from qkv.tasks.translate.model import TranslationConfig, build_model
 from qkv.tasks.translate.objective import TranslationTask
 from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
 from qkv.training.optimizer import build_optimizer, clip_gradient, scale_gradient
@@ -139,7 +140,7 @@ def _task(folder: Path, pieces: Literal["bpe", "char"]) -> TranslationTask:
     )
     text = read_training(files, TranslateTokenizer(tokenizer=pieces), 0)
     torch.manual_seed(0)
-    model = build_model(read_config(MODEL), text.tokenizer).train()
+    model = build_model(build(TranslationConfig, MODEL, "model"), text.tokenizer).train()
     return TranslationTask(model, text, 0.1, 256)
 
 

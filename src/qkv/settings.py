@@ -1,7 +1,8 @@
 """Settings are fields of frozen dataclasses that carry their help and range; from them everything else follows.
 
-A table of settings is a frozen dataclass whose fields are annotated with an `Option`. Flags, their help, settings
-files, the signature of `qkv.train` and the reference page are read from these fields; `build` checks values by them.
+A table of settings is a frozen dataclass whose fields are annotated with an `Option`, or a union of such classes, of
+which the values in the table choose one. Flags, their help, settings files, the signature of `qkv.train` and the
+reference page are read from these fields; `build` and `check` compare values with them.
 """
 
 import json
@@ -9,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
+from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType, NoneType, UnionType
@@ -23,6 +25,8 @@ UNKNOWN = "an unknown one"
 """What `build` got if a table does not know a name."""
 _EXCERPT = 200
 """How much of a value or a name a message quotes."""
+_UNKNOWN_SIZE = 1
+"""What stands for a size that data determines, until it is read."""
 _MOST = 2**53
 """The largest integer: JSON and float64 hold it exactly."""
 
@@ -36,9 +40,11 @@ class Option:
         help: what it sets, a phrase.
         unit: in what a number counts.
         topic: the part of the help in which its flag stands; "" for that of its table.
-        least, above, below: bounds of a number, of which only the first is allowed itself.
+        least, most, above, below: bounds of a number, of which the first two are allowed themselves.
         hint: how to fix a value out of range.
-        or_else: what stands for the default None: a value, values by kind of model, or a phrase.
+        or_else: the default in the help where that of the field is None or depends on other settings: a value, values
+            by kind of model, or a phrase.
+        derived: of a field that is no setting, because the data determines it: what to do about that.
         instead_of: the setting of the same table that this one replaces.
         flag: its flag without dashes; "" for the name of the field.
         off: the flag that turns off a setting that is true by default; "" for `no-` and the name.
@@ -58,10 +64,12 @@ class Option:
     unit: str = ""
     topic: str = ""
     least: float | None = None
+    most: float | None = None
     above: float | None = None
     below: float | None = None
     hint: str = ""
     or_else: object = None
+    derived: str = ""
     instead_of: str = ""
     flag: str = ""
     off: str = ""
@@ -71,15 +79,29 @@ class Option:
     @property
     def bounded(self) -> bool:
         """Whether there are bounds."""
-        return (self.least, self.above, self.below) != (None, None, None)
+        return (self.least, self.most, self.above, self.below) != (None, None, None, None)
 
 
 _UNEXPLAINED = Option("")
 
 
+def alternatives_of(table: Any) -> tuple[type, ...]:
+    """Return the classes of a table: itself, or those of a union."""
+    return get_args(table) or (table,)
+
+
 @cache
-def options_of(table: type) -> Mapping[str, Option]:
-    """Return the options of a table by the names of its fields."""
+def options_of(table: Any) -> Mapping[str, Option]:
+    """Return the options of a table by the names of its settings; of classes that share a name, those of the first."""
+    options: dict[str, Option] = {}
+    for cls in alternatives_of(table):
+        options |= {name: option for name, option in _options_of(cls).items() if name not in options}
+    return MappingProxyType({name: option for name, option in options.items() if not option.derived})
+
+
+@cache
+def _options_of(table: type) -> Mapping[str, Option]:
+    """Return the options of all fields of a class."""
     hints = get_type_hints(table, include_extras=True)
     return MappingProxyType({table_field.name: _option(hints[table_field.name]) for table_field in fields(table)})
 
@@ -90,19 +112,52 @@ def _option(hint: Any) -> Option:
 
 
 @cache
-def hints_of(table: type) -> Mapping[str, Any]:
+def hints_of(table: Any) -> Mapping[str, Any]:
     """Return the types of a table's fields."""
-    return MappingProxyType(get_type_hints(table))
+    hints: dict[str, Any] = {}
+    for cls in alternatives_of(table):
+        own = get_type_hints(cls)
+        hints |= {name: hints[name] | own[name] if name in hints else own[name] for name in _options_of(cls)}
+    return MappingProxyType(hints)
 
 
-def defaults_of(table: type) -> dict[str, Any]:
-    """Return the defaults of a table's fields."""
-    return {
-        table_field.name: table_field.default for table_field in fields(table) if table_field.default is not MISSING
-    }
+def defaults_of(table: Any) -> dict[str, Any]:
+    """Return the defaults of a table's fields; of classes that share a name, those of the first."""
+    defaults: dict[str, Any] = {}
+    for cls in reversed(alternatives_of(table)):
+        defaults |= {part.name: part.default for part in fields(cls) if part.default is not MISSING}
+    return defaults
 
 
-def help_of(table: type, name: str, default: object = MISSING) -> str:
+def shown_default(table: Any, name: str) -> object:
+    """Return the default of a setting in the help; of classes that differ, one for each kind of model.
+
+    Example:
+        >>> from typing import Annotated
+        >>> @dataclass(frozen=True)
+        ... class Wide:
+        ...     model: Literal["wide"] = "wide"
+        ...     width: Annotated[int, Option("Width")] = 512
+        >>> @dataclass(frozen=True)
+        ... class Narrow:
+        ...     model: Literal["narrow"] = "narrow"
+        ...     width: Annotated[int, Option("Width")] = 8
+        >>> shown_default(Wide | Narrow, "width")
+        {'wide': 512, 'others': 8}
+    """
+    shown = []
+    for cls in alternatives_of(table):
+        if name in (options := _options_of(cls)):
+            option, default = options[name], defaults_of(cls).get(name)
+            shown.append((cls, default if option.or_else is None else option.or_else))
+    (first, default), *others = shown
+    kinds = defaults_of(first).get("model")
+    if name == "model" or not others or others[0][1] == default:
+        return default
+    return {kinds: default, "others": others[0][1]}
+
+
+def help_of(table: Any, name: str, default: object = MISSING) -> str:
     """Describe a setting: what it sets, its choices, its unit, its default.
 
     Args:
@@ -121,7 +176,7 @@ def help_of(table: type, name: str, default: object = MISSING) -> str:
     """
     option = options_of(table)[name]
     if default is MISSING:
-        default = defaults_of(table).get(name)
+        default = shown_default(table, name)
     if default is None:
         default = option.or_else
     choices = [choice for choice in choices_of(hints_of(table)[name]) if isinstance(choice, str)]
@@ -137,7 +192,7 @@ def help_of(table: type, name: str, default: object = MISSING) -> str:
     return f"{text}{f' ({default_text})' if default_text else ''}."
 
 
-def range_of(table: type, name: str) -> str:
+def range_of(table: Any, name: str) -> str:
     """Describe the range of a setting.
 
     Example:
@@ -230,12 +285,12 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def check_tables(tables: Mapping[str, Any], classes: Mapping[str, type]) -> None:
+def check_tables(tables: Mapping[str, Any], classes: Mapping[str, Any]) -> None:
     """Check that all names are known tables.
 
     Args:
         tables: the tables by name.
-        classes: the dataclass of each known table.
+        classes: the dataclass of each known table, or a union of them.
 
     Raises:
         ConfigError: a name is unknown (the message names the table whose setting it is, or the closest table), or is
@@ -246,7 +301,7 @@ def check_tables(tables: Mapping[str, Any], classes: Mapping[str, type]) -> None
     """
     for name, table in tables.items():
         if name not in classes:
-            owner = next((table for table, cls in classes.items() if name in {field.name for field in fields(cls)}), "")
+            owner = next((table for table, cls in classes.items() if name in options_of(cls)), "")
             hint = f"Write it below [{owner}]." if owner else nearest(name, classes)
             raise ConfigError(name, f"one of the tables {', '.join(classes)}", "an unknown name", hint)
         if not isinstance(table, Mapping):
@@ -254,11 +309,12 @@ def check_tables(tables: Mapping[str, Any], classes: Mapping[str, type]) -> None
             raise ConfigError(name, "a table of settings", got, f"Write [{name}] and its settings below.")
 
 
-def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
+def build(table: type[T] | UnionType, mapping: Mapping[str, Any], where: str = "") -> T:
     """Build a frozen dataclass from a mapping, checking every name, type and range.
 
     Args:
-        cls: the dataclass; its fields can be dataclasses themselves.
+        table: the dataclass, whose fields can be dataclasses themselves; or a union, of which the first class is built
+            whose names (`Literal`) include all of those given. Names that are not given are those of its first class.
         mapping: names and values.
         where: the dotted name of the table, for errors.
 
@@ -266,8 +322,8 @@ def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
         The settings.
 
     Raises:
-        ConfigError: a name is unknown (the message suggests the closest one) or missing, or a value is of a wrong type
-            or out of range.
+        ConfigError: a name is unknown (the message suggests the closest one), of another class, or missing, or a value
+            is of a wrong type or out of range.
 
     Example:
         >>> @dataclass(frozen=True)
@@ -279,47 +335,84 @@ def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
         Traceback (most recent call last):
         qkv.errors.ConfigError: model.widht: expected a known setting; got an unknown one. Did you mean "width"?
     """
-    table: Any = cls
-    hints = hints_of(table)
-    fields_by_name = {table_field.name: table_field for table_field in fields(table)}
+    cls = _chosen(table, mapping, where)
+    hints, options = hints_of(cls), _options_of(cls)
     for name in mapping:
-        if name not in fields_by_name:
-            hint = nearest(str(name), fields_by_name)
-            raise ConfigError(_dotted(where, str(name)), "a known setting", UNKNOWN, hint)
-    values = converted(table, mapping, where)
-    return cls(
-        **{
-            name: values[name] if name in values else _default(fields_by_name[name], hints, where)
-            for name in fields_by_name
-        }
-    )
+        if name not in options or options[name].derived:
+            raise _not_a_setting(table, cls, str(name), mapping, where)
+    values = {name: _value(hints[name], options[name], mapping[name], _dotted(where, name)) for name in mapping}
+    for part in fields(cls):
+        if part.name not in mapping:
+            values[part.name] = _default(part, options[part.name], hints, where)
+    made: T = cls(**values)
+    return made
 
 
-def converted(table: type, mapping: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Return the values of a mapping that a table knows, converted to the types of its fields.
+def _chosen(table: Any, mapping: Mapping[str, Any], where: str) -> Any:
+    """Return the first class of a table whose names include all of those given."""
+    classes = alternatives_of(table)
+    if len(classes) == 1:
+        return table
+    names = {name: hint for name, hint in hints_of(table).items() if _is_name(hint)}
+    given = {name: default for name, default in defaults_of(classes[0]).items() if name in names}
+    given |= {name: item for name, item in mapping.items() if name in names}
+    for name, item in given.items():  # which none of the classes knows
+        _value(names[name], options_of(table)[name], item, _dotted(where, name))
+    misfits = {cls: [name for name, item in given.items() if not _includes(cls, name, item)] for cls in classes}
+    # Of values that no class has together, the last that would suit the class that suits most of them is wrong.
+    closest = min(reversed(classes), key=lambda cls: len(misfits[cls]))
+    if misfits[closest]:
+        name, *_ = misfits[closest]
+        rivals = {other for others in misfits.values() for other in others if other in mapping} - {name}
+        beside = " and ".join(setting(other, f"{given[other]}") for other in names if other in rivals)
+        choices = _choices(closest, name)
+        expected = f"{_listed(choices)}{f' with {beside}' if beside else ''}"
+        raise ConfigError(_dotted(where, name), expected, f"{given[name]}", f"Use {setting(name, choices[0])}.")
+    return next(cls for cls in classes if not misfits[cls])
+
+
+def _is_name(hint: Any) -> bool:
+    return all(isinstance(choice, str) or choice is NoneType for choice in choices_of(hint))
+
+
+def _includes(cls: type, name: str, item: Any) -> bool:
+    hint = hints_of(cls).get(name)
+    return hint is None or _fitted(hint, _UNEXPLAINED, item)[0]
+
+
+def _choices(cls: type, name: str) -> list[str]:
+    return [choice for choice in choices_of(hints_of(cls)[name]) if isinstance(choice, str)]
+
+
+def _listed(names: Sequence[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def _not_a_setting(table: Any, cls: type, name: str, mapping: Mapping[str, Any], where: str) -> ConfigError:
+    """Return the error about a name that is no setting of a class."""
+    dotted, known = _dotted(where, name), "a known setting"
+    owner = next((other for other in alternatives_of(table) if name in _options_of(other)), None)
+    if owner is None:
+        return ConfigError(dotted, known, UNKNOWN, nearest(name, options_of(table)))
+    option = _options_of(owner)[name]
+    if option.derived:
+        return ConfigError(dotted, known, "a setting derived from others", option.derived)
+    given = {**defaults_of(cls), **mapping}
+    names = [part for part, hint in hints_of(owner).items() if part in given and _is_name(hint)]
+    misfits = [part for part in names if given[part] is not None and not _includes(owner, part, given[part])]
+    others = {part: _choices(owner, part) for part in misfits}
+    ways = " and ".join(_listed([setting(part, first), *rest]) for part, (first, *rest) in others.items())
+    return ConfigError(dotted, ways, "a model that has no such setting", option.hint or "Omit it.")
+
+
+def check(settings: Any, where: str = "", *names: str) -> None:
+    """Check the type and range of every field of settings, and convert it; their `__post_init__` calls it.
 
     Args:
-        table: the dataclass.
-        mapping: names and values; other names are left out.
-        where: the dotted name of the table, for errors.
-
-    Raises:
-        ConfigError: a value is of a wrong type or out of range.
-
-    Example:
-        >>> @dataclass(frozen=True)
-        ... class Model:
-        ...     dropout: float = 0.5
-        >>> converted(Model, {"dropout": 0, "depth": 3})
-        {'dropout': 0.0}
-    """
-    hints, options = hints_of(table), options_of(table)
-    names = (name for name in options if name in mapping)
-    return {name: _value(hints[name], options[name], mapping[name], _dotted(where, name)) for name in names}
-
-
-def check(settings: Any) -> None:
-    """Check the type and range of every field of settings; their `__post_init__` calls it.
+        settings: the settings.
+        where: the dotted name of their table, for errors.
+        names: the fields; none for all.
 
     Raises:
         ConfigError: a value is of a wrong type or out of range.
@@ -334,20 +427,23 @@ def check(settings: Any) -> None:
         qkv.errors.ConfigError: steps: expected an integer, at least 1; got 0. Give an integer from 1 on, at most ...
     """
     table: Any = type(settings)
-    hints = hints_of(table)
-    for name, option in options_of(table).items():
-        _value(hints[name], option, getattr(settings, name), name)
+    hints, options = hints_of(table), _options_of(table)
+    for name in names or options:
+        value = _value(hints[name], options[name], getattr(settings, name), _dotted(where, name))
+        object.__setattr__(settings, name, value)
 
 
 def _dotted(where: str, name: str) -> str:
     return f"{where}.{name}" if where else name
 
 
-def _default(setting_field: "Field[Any]", hints: Mapping[str, Any], where: str) -> Any:
+def _default(setting_field: "Field[Any]", option: Option, hints: Mapping[str, Any], where: str) -> Any:
     if setting_field.default is not MISSING:
         return setting_field.default
     if setting_field.default_factory is not MISSING:
         return setting_field.default_factory()
+    if option.derived:
+        return _UNKNOWN_SIZE
     hint = hints[setting_field.name]
     if is_dataclass(hint) and isinstance(hint, type):
         return build(hint, {}, _dotted(where, setting_field.name))
@@ -383,14 +479,14 @@ def _advice(hint: Any, option: Option, item: Any) -> str:
             return "Write it without quotation marks."
         names = [choice for choice in choices if isinstance(choice, str)]
         advice = nearest(item, names) if names else ""
-        if advice and (advice.startswith("Did you mean") or not {int, float}.intersection(choices)):
+        if advice.startswith("Did you mean") or (names and not option.hint and not {int, float} & set(choices)):
             return advice
     if isinstance(item, bytes):
         return "Decode it to a text."
     if option.hint:
         return option.hint
     if option.least is not None and int in choices:
-        return f"Give an integer from {option.least:g} on, at most {_MOST}."
+        return f"Give an integer from {option.least:g} on, at most {option.most or _MOST:.0f}."
     out_of_bounds = any(_converted(choice, item)[0] for choice in choices)
     return "Choose one within these bounds." if out_of_bounds else "Give a value of that type."
 
@@ -413,6 +509,7 @@ def _in_range(item: Any, option: Option) -> bool:
     if isinstance(item, int) and abs(item) > _MOST:
         return False
     low = option.least is None or item >= option.least
+    low = low and (option.most is None or item <= option.most)
     return low and (-math.inf if option.above is None else option.above) < item < (option.below or math.inf)
 
 
@@ -424,7 +521,7 @@ def choices_of(hint: Any) -> list[Any]:
         [<class 'int'>, 'auto', 'all', <class 'NoneType'>]
     """
     if get_origin(hint) in (Union, UnionType, Literal):
-        return [choice for part in get_args(hint) for choice in choices_of(part)]
+        return list(dict.fromkeys(choice for part in get_args(hint) for choice in choices_of(part)))
     return [hint]
 
 
@@ -433,7 +530,7 @@ def _as_is(item: Any) -> Any:
 
 
 _READ: Mapping[type, tuple[Any, Callable[[Any], Any]]] = MappingProxyType(
-    {float: (int | float, float), Path: (str | PathLike, Path)}
+    {int: (Integral, int), float: (Real, float), Path: (str | PathLike, Path)}
 )
 """The values that a type accepts, and what converts them; an annotation such as Iterable[str] accepts any iterable."""
 
@@ -500,7 +597,8 @@ def _number(words: str, option: Option) -> str:
     if not option.bounded:
         return words
     if words == "an integer":
-        return words if option.least is None else f"{words}, at least {option.least:g}"
+        most = "" if option.most is None else f" and at most {option.most:,.0f}"
+        return words if option.least is None else f"{words}, at least {option.least:g}{most}"
     start = f" from {option.least:g}" if option.least is not None else f" above {option.above:g}"
     return f"a finite number{start}{'' if option.below is None else f' and below {option.below:g}'}"
 
@@ -528,7 +626,7 @@ def parse(hint: Any, text: str) -> Any:
 
 
 def as_dict(settings: Any) -> dict[str, Any]:
-    """Convert settings to a nested dict; None is omitted, paths become strings.
+    """Convert settings to a nested dict; None and what data determines is omitted, paths become strings.
 
     Example:
         >>> @dataclass(frozen=True)
@@ -538,9 +636,12 @@ def as_dict(settings: Any) -> dict[str, Any]:
         >>> as_dict(Data())
         {'size': 8}
     """
-    result: dict[str, Any] = {}
+    table: Any = type(settings)
+    result, options = dict[str, Any](), _options_of(table)
     for setting_field in fields(settings):
         item = getattr(settings, setting_field.name)
+        if options[setting_field.name].derived:
+            continue
         if is_dataclass(item) and not isinstance(item, type):
             result[setting_field.name] = as_dict(item)
         elif item is not None:

@@ -12,7 +12,7 @@ from typer.main import get_command
 
 import qkv
 from qkv.cli.app import app
-from qkv.settings import defaults_of, options_of
+from qkv.settings import options_of, shown_default
 from qkv.tasks.catalog import TASKS
 from qkv.tasks.demo import run_demo
 from qkv.tasks.explaining import Question
@@ -94,9 +94,9 @@ def settings() -> dict[str, set[str]]:
     for task in TASKS.values():
         for name, table in task.tables.items():
             for setting, option in options_of(table).items():
-                value = task.defaults.get(name, {}).get(setting, defaults_of(table)[setting])
+                value = task.defaults.get(name, {}).get(setting, shown_default(table, setting))
                 flag = option.flag or setting.replace("_", "-")
-                values = value.values() if isinstance(value, Mapping) else [option.or_else if value is None else value]
+                values = value.values() if isinstance(value, Mapping) else [value]
                 shown.setdefault(flag, set()).update(map(str, values))
     return shown
 

@@ -110,7 +110,6 @@ def test_what_has_no_meaning_is_refused_before_data_is_read(
         ("translate", ["--model", "gru", "--positions", "none"], ["--positions", "--model transformer"]),
         ("translate", ["--memory", "split"], ["--memory", "--model gru"]),
         ("translate", ["--wiring", "luong"], ["--wiring", "--model gru"]),
-        ("translate", ["--model", "gru", "--decoder", "lstm"], ["--decoder", "--model"]),
         ("translate", ["--encoder", "grv"], ["--encoder", "gru"]),
         ("translate", ["--decoder", "gru", "--heads", "3"], ["--heads", "a divisor of --hidden"]),
         ("translate", ["--model", "gru", "--width", "1"], ["--width", "at least 2"]),

@@ -130,7 +130,7 @@ def test_a_former_name_in_a_settings_file_is_told_its_name_of_today(
     table, name = former.split(".")
     if table not in TASKS[task].tables:
         return
-    assert TASKS[task].table_of[today] == table
+    assert not today or TASKS[task].table_of[today] == table
     (tmp_path / "run.toml").write_text(f'[{table}]\n{name} = "gru"\n')
     done = run("train", task, "--config", tmp_path / "run.toml", "--out", tmp_path / "run")
     refused(done, f"{table}.{name}", today, "earlier")

@@ -9,12 +9,14 @@ from torch import nn
 from qkv.checkpoint.contents import Contents
 from qkv.data.tokenizer import Tokenizer
 from qkv.metrics.figure import Figure
+from qkv.models.configs.pointer import PointerConfig
+from qkv.models.configs.reader import ClassifierConfig, ReaderConfig
+from qkv.models.pointer import PointerNetwork
 from qkv.models.smoother import KernelSmoother
+from qkv.settings import build
 from qkv.tasks.classify import model as reader
-from qkv.tasks.classify.data import Labeling
 from qkv.tasks.generate import model as language
-from qkv.tasks.point.model import build_pointer
-from qkv.tasks.translate.model import build_model, read_config
+from qkv.tasks.translate.model import TranslationConfig, build_model
 
 TEXT = ["the cat sat on the mat", "a dog ran to the cat ."]
 RECURRENT = {"model": "gru", "score": "additive", "embedding": 4, "hidden": 6, "attention": 4}
@@ -22,7 +24,7 @@ MONOTONIC = {"model": "gru", "alignment": "monotonic-1", "embedding": 4, "hidden
 TRANSFORMER = {"width": 8, "heads": 2, "feed_forward": 8, "encoder_layers": 1, "decoder_layers": 1}
 LANGUAGE = {"width": 8, "heads": 2, "feed_forward": 8, "layers": 1, "context": 8}
 READER = {"model": "gru", "width": 4}
-POINTER = {"width": 4, "attention": 4, "layers": 1, "heads": 2}
+POINTER: dict[str, Any] = {"width": 4, "attention": 4, "layers": 1, "heads": 2}
 KERNEL = {"kernel": "epanechnikov", "bandwidth": "cross-validation", "beyond": "nearest"}
 LABELS = ("bad", "good")
 
@@ -46,10 +48,10 @@ def families() -> dict[str, Contents]:
             {"longest": 32},
         ),
         "language": _contents(letters, "generate", LANGUAGE, lambda: _language_model(letters), {}),
-        "classifier": _contents(words, "classify", READER, lambda: _reader("classify", words), labels),
-        "tagger": _contents(letters, "tag", READER, lambda: _reader("tag", letters), labels),
-        "pointer": _contents(None, "point", POINTER, lambda: build_pointer(POINTER, "numbers", 2), vectors),
-        "pointer at words": _contents(None, "point", POINTER, lambda: build_pointer(POINTER, "words", 3), spans),
+        "classifier": _contents(words, "classify", READER, lambda: _reader(ClassifierConfig, words), labels),
+        "tagger": _contents(letters, "tag", READER, lambda: _reader(ReaderConfig, letters), labels),
+        "pointer": _contents(None, "point", POINTER, lambda: _pointer("numbers", 2), vectors),
+        "pointer at words": _contents(None, "point", POINTER, lambda: _pointer("words", 3), spans),
         "regression": _contents(None, "regress", KERNEL, _smoother, columns),
     }
 
@@ -64,15 +66,19 @@ def _contents(
 
 
 def _translator(table: dict[str, Any], tokenizer: Tokenizer) -> nn.Module:
-    return build_model(read_config(table), tokenizer)
+    return build_model(build(TranslationConfig, table, "model"), tokenizer)
 
 
 def _language_model(tokenizer: Tokenizer) -> nn.Module:
-    return language.build_model(language.read_config(LANGUAGE), tokenizer.size)
+    return language.build_model(build(language.Config, LANGUAGE, "model"), tokenizer.size)
 
 
-def _reader(kind: Labeling, tokenizer: Tokenizer) -> nn.Module:
-    return reader.build_model(kind, reader.read_config(READER), tokenizer.size, len(LABELS), tokenizer.unk)
+def _reader(config: type[ReaderConfig], tokenizer: Tokenizer) -> nn.Module:
+    return reader.build_model(build(config, READER, "model"), tokenizer.size, len(LABELS), tokenizer.unk)
+
+
+def _pointer(elements: Any, features: int) -> nn.Module:
+    return PointerNetwork(PointerConfig(elements=elements, features=features, **POINTER))
 
 
 def _smoother() -> nn.Module:

@@ -17,15 +17,19 @@ from qkv.decode.beam import Beam, beam
 from qkv.decode.greedy import greedy
 from qkv.engine.problem import Problem
 from qkv.linalg.session import DecodingSession
+from qkv.models.configs.language_model import DecoderConfig, RecurrentDecoderConfig
+from qkv.models.configs.pointer import PointerConfig
+from qkv.models.configs.reader import ClassifierConfig
+from qkv.models.configs.translator import MonotonicConfig, RecurrentConfig, TransformerConfig
 from qkv.models.copying import CopyingTranslator
-from qkv.models.language_model import DecoderConfig, LanguageModel
-from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
+from qkv.models.language_model import LanguageModel
+from qkv.models.monotonic import MonotonicTranslator
 from qkv.models.parts import PositionParts, TransformerParts
-from qkv.models.pointer import PointerConfig, PointerNetwork
-from qkv.models.reader import MaskedLanguageModel, ReaderConfig, TextClassifier
-from qkv.models.recurrent_language_model import RecurrentDecoderConfig, RecurrentLanguageModel
-from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
-from qkv.models.translator import TransformerConfig, TransformerTranslator
+from qkv.models.pointer import PointerNetwork
+from qkv.models.reader import MaskedLanguageModel, TextClassifier
+from qkv.models.recurrent_language_model import RecurrentLanguageModel
+from qkv.models.recurrent_translator import RecurrentTranslator
+from qkv.models.translator import TransformerTranslator
 from qkv.nn.norms import NormParts
 from qkv.planner.plan import plan_for
 from qkv.scores.pointwise import (
@@ -147,14 +151,14 @@ def trained() -> Iterator[tuple[str, str]]:
             _updated(model, lambda model=model: _loss(model, target, source, lengths)),
         )
     torch.manual_seed(0)
-    classifier = TextClassifier(ReaderConfig(size=13, labels=3)).train()
+    classifier = TextClassifier(ClassifierConfig(size=13, labels=3)).train()
     labels = torch.arange(len(source)) % 3
     yield (
         "trained classifier",
         _updated(classifier, lambda: F.cross_entropy(_first(classifier(source, lengths)), labels)),
     )
     torch.manual_seed(0)
-    pointer = PointerNetwork(PointerConfig(features=1, width=32, attention=16)).train()
+    pointer = PointerNetwork(PointerConfig(features=1, model="lstm", layers=1, width=32, attention=16)).train()
     elements = torch.rand(16, 6, 1, generator=torch.Generator().manual_seed(3))
     order = 1 + elements.squeeze(-1).argsort(-1)
     whole = torch.full((16,), 6)
@@ -179,7 +183,10 @@ PUBLISHED: list[dict[str, Any]] = [
 ]
 LANGUAGE: list[tuple[str, Callable[[], nn.Module]]] = [
     *(
-        (f"language {options}", lambda options=options: LanguageModel(DecoderConfig(13, width=16, heads=2, **options)))
+        (
+            f"language {options}",
+            lambda options=options: LanguageModel(DecoderConfig(size=13, width=16, heads=2, **options)),
+        )
         for options in (
             {},
             {"positions": "learned", "tied": False},
@@ -192,7 +199,9 @@ LANGUAGE: list[tuple[str, Callable[[], nn.Module]]] = [
     *(
         (
             f"recurrent language {options}",
-            lambda options=options: RecurrentLanguageModel(RecurrentDecoderConfig(13, width=16, heads=2, **options)),
+            lambda options=options: RecurrentLanguageModel(
+                RecurrentDecoderConfig(size=13, width=16, heads=2, **options)
+            ),
         )
         for options in (
             {},
@@ -215,7 +224,7 @@ TRANSLATORS: list[tuple[str, Callable[[], nn.Module]]] = [
         (
             f"transformer {options}",
             lambda options=options: TransformerTranslator(
-                TransformerConfig(13, width=16, heads=2, feed_forward=32, **options)
+                TransformerConfig(size=13, width=16, heads=2, feed_forward=32, **options)
             ),
         )
         for options in (
@@ -273,7 +282,7 @@ READERS: list[tuple[str, Callable[[], nn.Module]]] = [
     *(
         (
             f"reader {options}",
-            lambda options=options: TextClassifier(ReaderConfig(size=13, labels=13, width=16, **options)),
+            lambda options=options: TextClassifier(ClassifierConfig(size=13, labels=13, width=16, **options)),
         )
         for options in (
             {"model": "transformer", "layers": 2},

@@ -11,7 +11,8 @@ import qkv
 from qkv.decode.greedy import greedy
 from qkv.errors import UnsupportedError
 from qkv.hub.ctranslate import to_ctranslate2
-from qkv.models.translator import TransformerConfig, TransformerTranslator
+from qkv.models.configs.translator import TransformerConfig
+from qkv.models.translator import TransformerTranslator
 
 PIECES = ["<pad>", "<bos>", "<eos>", "<unk>", *(f"t{i}" for i in range(4, 23))]
 
@@ -19,7 +20,7 @@ PIECES = ["<pad>", "<bos>", "<eos>", "<unk>", *(f"t{i}" for i in range(4, 23))]
 def made(**options: Any) -> TransformerTranslator:
     torch.manual_seed(4)
     sizes = {"width": 16, "heads": 2, "feed_forward": 24, "encoder_layers": 2, "decoder_layers": 2}
-    model = TransformerTranslator(TransformerConfig(len(PIECES), **{**sizes, **options})).eval()
+    model = TransformerTranslator(TransformerConfig(size=len(PIECES), **{**sizes, **options})).eval()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.4)
     with torch.no_grad():

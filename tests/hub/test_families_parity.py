@@ -14,8 +14,10 @@ from tests.hub.test_families import CLOSE, continued, load, logits_of, same_ids,
 from tests.pairs import fast
 
 from qkv.hub.families.save import save
-from qkv.models.language_model import DecoderConfig, LanguageModel
-from qkv.models.translator import TransformerConfig, TransformerTranslator
+from qkv.models.configs.language_model import DecoderConfig
+from qkv.models.configs.translator import TransformerConfig
+from qkv.models.language_model import LanguageModel
+from qkv.models.translator import TransformerTranslator
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

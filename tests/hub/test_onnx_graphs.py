@@ -14,10 +14,13 @@ from qkv.errors import UnsupportedError
 from qkv.hub.families.load import read_folder
 from qkv.hub.folder import Folder
 from qkv.hub.onnx_graphs import Exportable, graphs, to_onnx
-from qkv.models.language_model import DecoderConfig, LanguageModel
-from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
-from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
-from qkv.models.translator import TransformerConfig, TransformerTranslator
+from qkv.models.configs.language_model import DecoderConfig
+from qkv.models.configs.reader import ClassifierConfig, ReaderConfig
+from qkv.models.configs.translator import RecurrentConfig, TransformerConfig
+from qkv.models.language_model import LanguageModel
+from qkv.models.reader import TextClassifier, TextTagger
+from qkv.models.recurrent_translator import RecurrentTranslator
+from qkv.models.translator import TransformerTranslator
 from qkv.nn.attention import Attention
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -37,7 +40,7 @@ def drawn(model: Exportable) -> Exportable:
 
 
 def translator(**options: Any) -> TransformerTranslator:
-    config = TransformerConfig(SIZE, **{**SMALL, "encoder_layers": 1, "decoder_layers": 1, **options})
+    config = TransformerConfig(size=SIZE, **{**SMALL, "encoder_layers": 1, "decoder_layers": 1, **options})
     model = drawn(TransformerTranslator(config))
     assert isinstance(model, TransformerTranslator)
     return model
@@ -123,7 +126,9 @@ RECURRENT: dict[str, dict[str, Any]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", RECURRENT)
 def test_a_recurrent_translator_gives_the_same_scores_and_ids(kind: str, tmp_path: Path) -> None:
-    model = drawn(RecurrentTranslator(RecurrentConfig(SIZE, embedding=8, hidden=8, attention=8, **RECURRENT[kind])))
+    model = drawn(
+        RecurrentTranslator(RecurrentConfig(size=SIZE, embedding=8, hidden=8, attention=8, **RECURRENT[kind]))
+    )
     assert isinstance(model, RecurrentTranslator)
     sessions = exported(model, tmp_path)
     assert set(sessions) == {"encoder", "step"}
@@ -165,7 +170,7 @@ def test_a_decoder_with_its_cache_gives_the_same_scores_and_ids(tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.parametrize("positions", ["rotary", "alibi", "relative", "learned", "sinusoidal", "none"])
 def test_a_language_model_gives_the_same_scores_and_ids(positions: Any, tmp_path: Path) -> None:
-    config = DecoderConfig(SIZE, **SMALL, layers=2, key_heads=1, positions=positions, context=40)
+    config = DecoderConfig(size=SIZE, **SMALL, layers=2, key_heads=1, positions=positions, context=40)
     check_language_model(config, tmp_path)
 
 
@@ -174,7 +179,7 @@ def test_a_language_model_gives_the_same_scores_and_ids(positions: Any, tmp_path
     ["hard", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sparsemax", "entmax", "sigmoid", "mean"))],
 )
 def test_any_normalizer_has_a_graph(normalizer: Any, tmp_path: Path) -> None:
-    check_language_model(DecoderConfig(SIZE, **SMALL, layers=1, normalizer=normalizer), tmp_path)
+    check_language_model(DecoderConfig(size=SIZE, **SMALL, layers=1, normalizer=normalizer), tmp_path)
 
 
 def check_language_model(config: DecoderConfig, out: Path) -> None:
@@ -206,7 +211,7 @@ def check_language_model(config: DecoderConfig, out: Path) -> None:
     ids=["pooled by attention", "transformer", "gru", "lstm", "rnn"],
 )
 def test_a_classifier_gives_the_same_scores(options: dict[str, Any], tmp_path: Path) -> None:
-    model = drawn(TextClassifier(ReaderConfig(SIZE, labels=3, **SMALL, **options)))
+    model = drawn(TextClassifier(ClassifierConfig(size=SIZE, labels=3, **SMALL, **options)))
     session = exported(model, tmp_path)["model"]
     for lengths in BATCHES:
         texts = batch(lengths)
@@ -216,7 +221,7 @@ def test_a_classifier_gives_the_same_scores(options: dict[str, Any], tmp_path: P
 
 @pytest.mark.slow
 def test_a_tagger_gives_the_same_scores(tmp_path: Path) -> None:
-    model = drawn(TextTagger(ReaderConfig(SIZE, labels=3, model="transformer", **SMALL)))
+    model = drawn(TextTagger(ReaderConfig(size=SIZE, labels=3, model="transformer", **SMALL)))
     session = exported(model, tmp_path)["model"]
     for lengths in BATCHES:
         ids, real = batch(lengths)
@@ -226,14 +231,14 @@ def test_a_tagger_gives_the_same_scores(tmp_path: Path) -> None:
 
 
 def test_a_wide_part_is_refused(tmp_path: Path) -> None:
-    model = TextClassifier(ReaderConfig(SIZE, labels=3, width=8, model="none", wide=16))
+    model = TextClassifier(ClassifierConfig(size=SIZE, labels=3, width=8, model="none", wide=16))
     with pytest.raises(UnsupportedError, match="to: expected a model that reads only tokens; got one with a wide"):
         to_onnx(model, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_sliding_window_is_refused(tmp_path: Path) -> None:
-    model = LanguageModel(DecoderConfig(SIZE, **SMALL, window=4))
+    model = LanguageModel(DecoderConfig(size=SIZE, **SMALL, window=4))
     with pytest.raises(UnsupportedError, match="to: expected attention to all earlier positions; got a sliding"):
         to_onnx(model, tmp_path / "out")
 

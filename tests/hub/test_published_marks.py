@@ -15,8 +15,10 @@ from qkv.data.corpus import Pair
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError
 from qkv.hub.families.load import FAMILIES
-from qkv.models.language_model import DecoderConfig, LanguageModel
-from qkv.models.translator import TransformerConfig, TransformerTranslator
+from qkv.models.configs.language_model import DecoderConfig
+from qkv.models.configs.translator import TransformerConfig
+from qkv.models.language_model import LanguageModel
+from qkv.models.translator import TransformerTranslator
 from qkv.tasks.corpora.pairs import PairsInMemory
 from qkv.tasks.corpora.text import TextInMemory
 from qkv.tasks.generate.data import TrainingText

@@ -18,9 +18,11 @@ from qkv.errors import CheckpointError, ConfigError, DataError, UnsupportedError
 from qkv.hub.families.load import read_folder
 from qkv.hub.folder import Folder
 from qkv.hub.onnx_graphs import to_onnx
-from qkv.models.language_model import DecoderConfig, LanguageModel
-from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
-from qkv.models.translator import TransformerConfig, TransformerTranslator
+from qkv.models.configs.language_model import DecoderConfig
+from qkv.models.configs.translator import RecurrentConfig, TransformerConfig
+from qkv.models.language_model import LanguageModel
+from qkv.models.recurrent_translator import RecurrentTranslator
+from qkv.models.translator import TransformerTranslator
 from qkv.tasks.classify.data import encode_words
 from qkv.tasks.classify.predict import Classification, Classifier
 from qkv.tasks.exporting import export

@@ -13,7 +13,8 @@ import qkv
 from qkv.data.imported_tokenizer import ImportedTokenizer, with_flags
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, DataError, QkvError
-from qkv.models.language_model import DecoderConfig, LanguageModel
+from qkv.models.configs.language_model import DecoderConfig
+from qkv.models.language_model import LanguageModel
 from qkv.tasks.generate.predict import Generator
 
 LLAMA = (Path(__file__).parent / "families" / "llama" / "tokenizer.json").read_text(encoding="utf-8")

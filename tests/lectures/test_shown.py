@@ -8,9 +8,11 @@ import torch
 from torch import Tensor, nn
 
 import qkv
-from qkv.models.language_model import DecoderConfig, LanguageModel
-from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
-from qkv.models.translator import TransformerConfig, TransformerTranslator
+from qkv.models.configs.language_model import DecoderConfig
+from qkv.models.configs.translator import RecurrentConfig, TransformerConfig
+from qkv.models.language_model import LanguageModel
+from qkv.models.recurrent_translator import RecurrentTranslator
+from qkv.models.translator import TransformerTranslator
 from qkv.nn.non_local import Form, NonLocalBlock
 from qkv.nn.recurrent.lower import RecurrentSelfAttention
 

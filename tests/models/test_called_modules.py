@@ -25,15 +25,19 @@ from qkv.decode.protocol import start_in
 from qkv.errors import QkvError
 from qkv.linalg import matmul
 from qkv.linalg.session import DecodingSession
+from qkv.models.configs.language_model import DecoderConfig, RecurrentDecoderConfig
+from qkv.models.configs.pointer import PointerConfig
+from qkv.models.configs.reader import ClassifierConfig
+from qkv.models.configs.translator import MonotonicConfig, RecurrentConfig, TransformerConfig
 from qkv.models.copying import CopyingTranslator
-from qkv.models.language_model import DecoderConfig, LanguageModel
-from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
+from qkv.models.language_model import LanguageModel
+from qkv.models.monotonic import MonotonicTranslator
 from qkv.models.parts import PositionParts, TransformerParts
-from qkv.models.pointer import PointerConfig, PointerNetwork
-from qkv.models.reader import MaskedLanguageModel, ReaderConfig, TextClassifier, TextTagger
-from qkv.models.recurrent_language_model import RecurrentDecoderConfig, RecurrentLanguageModel
-from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
-from qkv.models.translator import TransformerConfig, TransformerTranslator
+from qkv.models.pointer import PointerNetwork
+from qkv.models.reader import MaskedLanguageModel, TextClassifier, TextTagger
+from qkv.models.recurrent_language_model import RecurrentLanguageModel
+from qkv.models.recurrent_translator import RecurrentTranslator
+from qkv.models.translator import TransformerTranslator
 from qkv.nn.biases import BiasModule
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.non_local import NonLocalBlock
@@ -53,26 +57,26 @@ class Inputs(NamedTuple):
 
 def transformer(**options: Any) -> TransformerTranslator:
     sizes = {"width": 8, "heads": 2, "feed_forward": 12, "encoder_layers": 1, "decoder_layers": 2}
-    return TransformerTranslator(TransformerConfig(SIZE, **{**sizes, "dropout": 0.0, **options}))
+    return TransformerTranslator(TransformerConfig(size=SIZE, **{**sizes, "dropout": 0.0, **options}))
 
 
 def recurrent(**options: Any) -> RecurrentTranslator:
     sizes = {"embedding": 8, "hidden": 8, "attention": 6, "dropout": 0.0}
-    return RecurrentTranslator(RecurrentConfig(SIZE, **{**sizes, **options}))
+    return RecurrentTranslator(RecurrentConfig(size=SIZE, **{**sizes, **options}))
 
 
 def monotonic(**options: Any) -> MonotonicTranslator:
-    return MonotonicTranslator(MonotonicConfig(SIZE, embedding=8, hidden=8, attention=6, dropout=0.0, **options))
+    return MonotonicTranslator(MonotonicConfig(size=SIZE, embedding=8, hidden=8, attention=6, dropout=0.0, **options))
 
 
 def decoder(**options: Any) -> LanguageModel:
     sizes = {"width": 8, "heads": 2, "feed_forward": 12, "layers": 1, "dropout": 0.0, "context": 16}
-    return LanguageModel(DecoderConfig(SIZE, **{**sizes, **options}))
+    return LanguageModel(DecoderConfig(size=SIZE, **{**sizes, **options}))
 
 
-def reader(**options: Any) -> ReaderConfig:
-    sizes = {"width": 8, "heads": 2, "feed_forward": 12, "dropout": 0.0, "word_dropout": 0.0}
-    return ReaderConfig(SIZE, 3, **{**sizes, **options})
+def reader(**options: Any) -> ClassifierConfig:
+    sizes = {"width": 8, "feed_forward": 12, "dropout": 0.0, "word_dropout": 0.0}
+    return ClassifierConfig(size=SIZE, labels=3, **{**sizes, **options})
 
 
 def stack(**options: Any) -> TransformerParts:
@@ -111,7 +115,7 @@ MAKERS: dict[str, Callable[[], nn.Module]] = {
     "language model, relative": lambda: decoder(positions="relative", key_heads=1, tied=False),
     "language model, learned, kernel": lambda: decoder(positions="learned", score="gaussian"),
     "recurrent language model": lambda: RecurrentLanguageModel(
-        RecurrentDecoderConfig(SIZE, width=8, heads=2, layers=2, dropout=0.0)
+        RecurrentDecoderConfig(size=SIZE, width=8, heads=2, layers=2, dropout=0.0)
     ),
     "classifier": lambda: TextClassifier(reader(wide=16)),
     "classifier, transformer": lambda: TextClassifier(reader(model="transformer", score="bilinear")),

@@ -7,9 +7,10 @@ from torch import nn
 from qkv.decode.beam import Beam, beam
 from qkv.decode.greedy import greedy
 from qkv.errors import ConfigError
+from qkv.models.configs.translator import RecurrentConfig, TransformerConfig
 from qkv.models.copying import CopyingTranslator
-from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
-from qkv.models.translator import TransformerConfig, TransformerTranslator
+from qkv.models.recurrent_translator import RecurrentTranslator
+from qkv.models.translator import TransformerTranslator
 from qkv.nn.copy import CopyHead
 from qkv.recording import record
 
@@ -20,10 +21,10 @@ KINDS = [(model, mixing) for model in ("gru", "transformer") for mixing in ("joi
 def _model(kind: str, mixing: str) -> CopyingTranslator:
     torch.manual_seed(0)
     if kind == "gru":
-        gru = RecurrentConfig(SIZE, "gru", embedding=8, hidden=8, attention=8, copy=mixing)  # type: ignore[arg-type]
+        gru = RecurrentConfig(size=SIZE, embedding=8, hidden=8, attention=8, copy=mixing)  # type: ignore[arg-type]
         return CopyingTranslator(RecurrentTranslator(gru), UNKNOWN).double().eval()
     small = TransformerConfig(
-        SIZE,
+        size=SIZE,
         width=8,
         heads=2,
         feed_forward=16,
@@ -123,6 +124,6 @@ def test_an_empty_source_leaves_the_vocabulary() -> None:
 
 def test_a_translator_that_is_not_to_copy_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"model\.copy: expected a way to copy"):
-        CopyingTranslator(RecurrentTranslator(RecurrentConfig(SIZE, embedding=4, hidden=4)), UNKNOWN)
+        CopyingTranslator(RecurrentTranslator(RecurrentConfig(size=SIZE, embedding=4, hidden=4)), UNKNOWN)
     with pytest.raises(ConfigError, match='Did you mean "mixture"'):
         CopyHead(9, 4, 4, 4, "mixtures")  # type: ignore[arg-type]

@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from qkv.errors import ConfigError, ShapeError
-from qkv.models.pointer import END, ElementEncoder, PointerConfig, PointerNetwork
+from qkv.models.configs.pointer import PointerConfig
+from qkv.models.pointer import END, ElementEncoder, PointerNetwork
 from qkv.nn.pointer import Pointer
 
-SIZES = {"width": 8, "attention": 8, "heads": 2, "layers": 2}
+SIZES = {"width": 8, "attention": 8, "layers": 2}
 ENCODERS = ("transformer", "lstm", "gru", "rnn")
 
 
@@ -15,7 +16,7 @@ ENCODERS = ("transformer", "lstm", "gru", "rnn")
 @pytest.mark.parametrize("elements", ["numbers", "words"])
 def test_steps_say_what_all_at_once_says(encoder: str, elements: str) -> None:
     torch.manual_seed(0)
-    config = PointerConfig(5, "gru", elements=elements, model=encoder, **SIZES)  # type: ignore[arg-type]
+    config = PointerConfig(features=5, decoder="gru", elements=elements, model=encoder, **SIZES)  # type: ignore[arg-type]
     model = PointerNetwork(config).double().eval()
     given = torch.randint(0, 5, (3, 4)) if elements == "words" else torch.rand(3, 4, 5, dtype=torch.float64)
     target = torch.tensor([[END, 2, 4], [END, 3, 1], [END, 1, END]])
@@ -29,7 +30,7 @@ def test_steps_say_what_all_at_once_says(encoder: str, elements: str) -> None:
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_padding_changes_nothing(encoder: str) -> None:
     torch.manual_seed(0)
-    config = PointerConfig(2, model=encoder, **SIZES)  # type: ignore[arg-type]
+    config = PointerConfig(features=2, model=encoder, **SIZES)  # type: ignore[arg-type]
     model = ElementEncoder(config).double().eval()
     x = torch.rand(2, 6, 2, dtype=torch.float64)
     x[1, 4:] = torch.nan
@@ -45,7 +46,7 @@ def test_the_unit_of_numbers_does_not_matter(encoder: str) -> None:
     x, lengths, found = torch.rand(2, 5, 2, dtype=torch.float64), torch.tensor([5, 5]), []
     for unit in (1.0, 1000.0):
         torch.manual_seed(0)
-        model = ElementEncoder(PointerConfig(2, model=encoder, **SIZES)).double().eval()  # type: ignore[arg-type]
+        model = ElementEncoder(PointerConfig(features=2, model=encoder, **SIZES)).double().eval()  # type: ignore[arg-type]
         numbers = (x * unit).flatten(0, 1)
         model.standardize(numbers.mean(0), numbers.std(0))
         found.append(model(x * unit, lengths)[0])
@@ -54,7 +55,7 @@ def test_the_unit_of_numbers_does_not_matter(encoder: str) -> None:
 
 
 def test_a_feature_without_spread_stays_finite() -> None:
-    model = ElementEncoder(PointerConfig(2, model="transformer", **SIZES))  # type: ignore[arg-type]
+    model = ElementEncoder(PointerConfig(features=2, model="transformer", **SIZES))  # type: ignore[arg-type]
     model.standardize(torch.tensor([1.0, 5.0]), torch.tensor([1.0, 0.0]))
     assert model(torch.full((1, 3, 2), 5.0), torch.tensor([3]))[0].isfinite().all()
     with pytest.raises(ShapeError, match=r"mean: expected \(2,\), one number per feature"):
@@ -63,7 +64,7 @@ def test_a_feature_without_spread_stays_finite() -> None:
 
 def test_heads_divide_the_width() -> None:
     with pytest.raises(ConfigError, match=r"model\.heads: expected a divisor of model\.width; got 3 heads for width 8"):
-        PointerConfig(2, model="transformer", width=8, heads=3)
+        PointerConfig(features=2, model="transformer", width=8, heads=3)
 
 
 @pytest.mark.parametrize("score", ["additive", "bilinear", "dot", "scaled_dot", "cosine", "squared_distance"])

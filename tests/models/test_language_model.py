@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from qkv.errors import ConfigError, ShapeError
-from qkv.models.language_model import DecoderConfig, DecoderState, LanguageModel
+from qkv.models.configs.language_model import DecoderConfig
+from qkv.models.language_model import DecoderState, LanguageModel
 from qkv.nn.blocks import BlockCache
 from qkv.nn.decoding.cache import Memory
 

@@ -12,11 +12,14 @@ from torch import Tensor, nn
 from qkv.checkpoint.tensors import pack, unpack
 from qkv.errors import ConfigError
 from qkv.linalg.session import DecodingSession
-from qkv.models.language_model import DecoderConfig, LanguageModel
-from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
-from qkv.models.recurrent_language_model import RecurrentDecoderConfig, RecurrentLanguageModel
-from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
-from qkv.models.translator import TransformerConfig, TransformerTranslator
+from qkv.models.configs.language_model import DecoderConfig, RecurrentDecoderConfig
+from qkv.models.configs.reader import ClassifierConfig, ReaderConfig
+from qkv.models.configs.translator import RecurrentConfig, TransformerConfig
+from qkv.models.language_model import LanguageModel
+from qkv.models.reader import TextClassifier, TextTagger
+from qkv.models.recurrent_language_model import RecurrentLanguageModel
+from qkv.models.recurrent_translator import RecurrentTranslator
+from qkv.models.translator import TransformerTranslator
 from qkv.nn.attention import Attention
 from qkv.nn.first_batch import start_from_first_batch
 from qkv.nn.mechanism import MechanismConfig
@@ -52,8 +55,9 @@ def recurrent_language(**settings: Any) -> nn.Module:
 
 
 def reader(kind: type, **settings: Any) -> nn.Module:
-    small = {"size": SIZE, "labels": 3, "width": 8, "heads": 2, "feed_forward": 8, "dropout": 0.0, "word_dropout": 0.0}
-    model: nn.Module = kind(ReaderConfig(**{**small, **settings}))
+    small = {"size": SIZE, "labels": 3, "width": 8, "feed_forward": 8, "dropout": 0.0, "word_dropout": 0.0}
+    config = ClassifierConfig if kind is TextClassifier else ReaderConfig
+    model: nn.Module = kind(config(**{**small, **settings}))
     return model
 
 
@@ -358,7 +362,7 @@ def illegal() -> Iterator[tuple[dict[str, Any], str]]:
     yield {"score": "aditive"}, 'Did you mean "additive"'
     yield {"score": "trianglar"}, 'Did you mean "triangular"'
     yield {"normalizer": "softmx"}, 'Did you mean "softmax"'
-    yield {"normalizer": "entmax", "alpha": "learnt"}, 'model.alpha: expected a number above 1, or "learned"'
+    yield {"normalizer": "entmax", "alpha": "learnt"}, 'model.alpha: expected a finite number above 1 or "learned"'
 
 
 @pytest.mark.parametrize(("settings", "words"), list(illegal()))
@@ -454,8 +458,10 @@ def test_a_model_refuses_what_it_lacks(name: str, settings: dict[str, Any], word
 
 
 def test_the_attention_to_the_source_can_be_another_one() -> None:
-    config = TransformerConfig(SIZE, score="gaussian", bandwidth=2.0, cross_score="dot", cross_normalizer="sparsemax")
+    config = TransformerConfig(
+        size=SIZE, score="gaussian", bandwidth=2.0, cross_score="dot", cross_normalizer="sparsemax"
+    )
     assert config.cross == MechanismConfig(score="dot", normalizer="sparsemax")
-    assert TransformerConfig(SIZE, score="gaussian", cross_normalizer="softmax").cross.score == "gaussian"
-    assert TransformerConfig(SIZE, score="gaussian", cross_score="dot").cross.normalizer == "softmax"
-    assert TransformerConfig(SIZE, normalizer="hard", cross_score="dot").cross.normalizer == "hard"
+    assert TransformerConfig(size=SIZE, score="gaussian", cross_normalizer="softmax").cross.score == "gaussian"
+    assert TransformerConfig(size=SIZE, score="gaussian", cross_score="dot").cross.normalizer == "softmax"
+    assert TransformerConfig(size=SIZE, normalizer="hard", cross_score="dot").cross.normalizer == "hard"

@@ -8,7 +8,8 @@ from tests.models.test_translators import BOS, EOS, MONOTONIC, batch, made
 from torch import Tensor
 
 from qkv.errors import ConfigError
-from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
+from qkv.models.configs.translator import MonotonicConfig
+from qkv.models.monotonic import MonotonicTranslator
 from qkv.nn.monotonic import FirstOrder, ZerothOrder
 from qkv.recording.recorder import record
 

@@ -7,7 +7,8 @@ from torch.nn import functional as F
 
 from qkv.decode.greedy import greedy
 from qkv.errors import ConfigError, ShapeError
-from qkv.models.pointer import END, PointerConfig, PointerNetwork
+from qkv.models.configs.pointer import PointerConfig
+from qkv.models.pointer import END, PointerNetwork
 from qkv.nn.pointer import Pointer
 from qkv.recording import record
 
@@ -30,7 +31,7 @@ def test_pointing_is_its_equation() -> None:
 @pytest.mark.parametrize("once", [True, False])
 def test_steps_say_what_all_at_once_says(cell: str, once: bool) -> None:
     torch.manual_seed(0)
-    model = PointerNetwork(PointerConfig(2, cell, width=8, attention=8, once=once)).double()  # type: ignore[arg-type]
+    model = PointerNetwork(PointerConfig(features=2, decoder=cell, width=8, attention=8, once=once)).double()  # type: ignore[arg-type]
     elements, lengths = torch.rand(3, 5, 2, dtype=torch.float64), torch.tensor([5, 3, 1])
     target = torch.tensor([[END, 2, 5, 1], [END, 3, 1, 2], [END, 1, END, END]])
     together = model(elements, lengths, target)
@@ -73,7 +74,7 @@ def test_what_it_points_at_is_recorded() -> None:
 def _learn_to_sort(length: int, steps: int) -> float:
     """Train on integers from 0 to 99; return the fraction of correct positions in 500 unseen lists."""
     torch.manual_seed(0)
-    model = PointerNetwork(PointerConfig(1, "gru", width=32, attention=32))
+    model = PointerNetwork(PointerConfig(features=1, decoder="gru", width=32, attention=32))
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
 
     def batch(count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -107,7 +108,7 @@ def test_it_learns_to_sort() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"features": 0}, "model.features: expected at least 1"),
+        ({"features": 0}, "model.features: expected an integer, at least 1"),
         ({"features": 1, "decoder": "gro"}, 'Did you mean "gru"?'),
     ],
 )

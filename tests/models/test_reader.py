@@ -1,6 +1,7 @@
 """Encoder models: padding, batches and equations."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ from torch import nn
 
 from qkv.errors import ConfigError, ShapeError
 from qkv.functional import attention
-from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger, WideScores
+from qkv.models.configs.reader import ClassifierConfig
+from qkv.models.reader import TextClassifier, TextTagger, WideScores
 from qkv.nn.pooling import Pool
 from qkv.recording import record
 from qkv.scores.sums import Additive
@@ -16,8 +18,8 @@ from qkv.scores.sums import Additive
 ENCODERS = ("transformer", "gru", "lstm", "rnn", "none")
 
 
-def _config(encoder: str, pool: str = "attention") -> ReaderConfig:
-    return ReaderConfig(30, 3, encoder, pool, width=16, layers=2, heads=2, feed_forward=16)  # type: ignore[arg-type]
+def _config(encoder: Any, pool: Any = "attention") -> ClassifierConfig:
+    return ClassifierConfig(size=30, labels=3, model=encoder, pool=pool, width=16, layers=2, feed_forward=16)
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
@@ -167,14 +169,15 @@ def test_features_that_fit_no_wide_part_are_named() -> None:
         ({"model": "grv"}, 'Did you mean "gru"?'),
         ({"width": 15}, "model.width: expected an even width, for two directions; got 15"),
         ({"model": "transformer", "heads": 3, "width": 16}, "model.heads: expected a divisor"),
-        ({"word_dropout": 1.0}, "model.word_dropout: expected a fraction in [0, 1)"),
-        ({"labels": 0}, "model.labels: expected at least 1"),
-        ({"wide": 0}, "model.wide: expected at least 1; got 0"),
+        ({"word_dropout": 1.0}, "model.word_dropout: expected a finite number from 0 and below 1"),
+        ({"labels": 0}, "model.labels: expected an integer, at least 1"),
+        ({"wide": 0}, "model.wide: expected an integer, at least 1; got 0"),
+        ({"heads": 2}, "model.heads: expected a Transformer; got 2 with gru"),
     ],
 )
 def test_bad_settings_are_named(given: dict, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        ReaderConfig(**{"size": 9, "labels": 2, **given})
+        ClassifierConfig(**{"size": 9, "labels": 2, **given})
     assert message in str(raised.value)
 
 

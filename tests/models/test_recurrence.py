@@ -6,7 +6,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from qkv.models import recurrence
-from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
+from qkv.models.configs.translator import RecurrentConfig
+from qkv.models.recurrent_translator import RecurrentTranslator
 
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 LENGTHS = torch.tensor([5, 1, 3, 0, 5])

@@ -8,7 +8,7 @@ from tests.models.test_translators import KINDS, batch, made
 
 from qkv.errors import ConfigError
 from qkv.models.checks import split_source
-from qkv.models.recurrent_translator import RecurrentConfig
+from qkv.models.configs.translator import RecurrentConfig
 from qkv.recording.recorder import record
 
 MARK = 7

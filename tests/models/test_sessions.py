@@ -19,10 +19,12 @@ from qkv.decode.sampling import Sampling, sample
 from qkv.linalg import matmul
 from qkv.linalg.packed import PackedWeight
 from qkv.linalg.session import DecodingSession
+from qkv.models.configs.pointer import PointerConfig
+from qkv.models.configs.translator import RecurrentConfig, TransformerConfig
 from qkv.models.copying import CopyingTranslator
-from qkv.models.pointer import PointerConfig, PointerNetwork
-from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
-from qkv.models.translator import TransformerConfig, TransformerTranslator
+from qkv.models.pointer import PointerNetwork
+from qkv.models.recurrent_translator import RecurrentTranslator
+from qkv.models.translator import TransformerTranslator
 
 SIZE, ROWS, BOS, EOS, LIMIT = 40, 24, 1, 2, 10
 
@@ -46,11 +48,13 @@ def packed_products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 def transformer(**options: Any) -> TransformerTranslator:
     sizes = {"width": 32, "heads": 4, "feed_forward": 64, "encoder_layers": 2, "decoder_layers": 2}
-    return TransformerTranslator(TransformerConfig(SIZE, **{**sizes, **options}))
+    return TransformerTranslator(TransformerConfig(size=SIZE, **{**sizes, **options}))
 
 
 def recurrent(**options: Any) -> RecurrentTranslator:
-    return RecurrentTranslator(RecurrentConfig(SIZE, **{"embedding": 32, "hidden": 32, "attention": 32, **options}))
+    return RecurrentTranslator(
+        RecurrentConfig(size=SIZE, **{"embedding": 32, "hidden": 32, "attention": 32, **options})
+    )
 
 
 MAKERS: dict[str, Callable[[], nn.Module]] = {

@@ -14,9 +14,10 @@ from qkv.decode.forced import forced
 from qkv.decode.greedy import greedy
 from qkv.decode.protocol import Hypothesis
 from qkv.errors import ConfigError, ShapeError
-from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
-from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
-from qkv.models.translator import TransformerConfig, TransformerTranslator
+from qkv.models.configs.translator import MonotonicConfig, RecurrentConfig, TransformerConfig
+from qkv.models.monotonic import MonotonicTranslator
+from qkv.models.recurrent_translator import RecurrentTranslator
+from qkv.models.translator import TransformerTranslator
 from qkv.recording.recorder import record
 
 SIZE, BOS, EOS = 13, 1, 2
@@ -312,14 +313,14 @@ def test_bidirectional_states_are_pytorchs_on_each_sentence_alone() -> None:
 @pytest.mark.parametrize(
     ("config", "options", "message"),
     [
-        (RecurrentConfig, {"hidden": 0}, "model.hidden: expected at least 1"),
+        (RecurrentConfig, {"hidden": 0}, "model.hidden: expected an integer, at least 1"),
         (RecurrentConfig, {"model": "gur"}, 'model.model: .* Did you mean "gru"'),
         (RecurrentConfig, {"score": "aditive"}, 'Did you mean "additive"'),
         (TransformerConfig, {"score": "none"}, "model.score: expected a score, because a Transformer is attention"),
-        (RecurrentConfig, {"dropout": 1.0}, "model.dropout: expected a fraction"),
+        (RecurrentConfig, {"dropout": 1.0}, "model.dropout: expected a finite number from 0 and below 1"),
         (TransformerConfig, {"heads": 3}, "model.heads: expected a divisor"),
-        (TransformerConfig, {"attention_dropout": -0.1}, "model.attention_dropout: expected a fraction"),
-        (TransformerConfig, {"encoder_layers": 0}, "model.encoder_layers: expected at least 1"),
+        (TransformerConfig, {"attention_dropout": -0.1}, "model.attention_dropout: expected a finite number from 0"),
+        (TransformerConfig, {"encoder_layers": 0}, "model.encoder_layers: expected an integer, at least 1"),
     ],
 )
 def test_a_size_outside_its_range_is_named(config: type, options: dict[str, Any], message: str) -> None:
@@ -360,7 +361,15 @@ def test_a_source_without_columns_is_an_empty_sentence(kind: tuple[str, dict[str
 @pytest.mark.parametrize("wiring", ["bahdanau", "luong"])
 def test_split_states_have_keys_to_find_and_values_to_average(score: str, wiring: str) -> None:
     torch.manual_seed(0)
-    config = RecurrentConfig(20, "gru", wiring, 8, 8, 8, score=score, memory="split")  # type: ignore[arg-type]
+    config = RecurrentConfig(
+        size=20,
+        wiring=wiring,
+        embedding=8,
+        hidden=8,
+        attention=8,
+        score=score,
+        memory="split",  # type: ignore[arg-type]
+    )
     model = RecurrentTranslator(config).double().eval()
     source, lengths = torch.randint(4, 20, (2, 5)), torch.tensor([5, 3])
     state, values = model.read(source, lengths)
@@ -378,7 +387,7 @@ def test_split_states_have_keys_to_find_and_values_to_average(score: str, wiring
 
 def test_an_odd_width_cannot_be_split() -> None:
     with pytest.raises(ConfigError, match=r"model.hidden: expected an even width"):
-        RecurrentConfig(20, hidden=7, memory="split")
+        RecurrentConfig(size=20, hidden=7, memory="split")
 
 
 @pytest.mark.parametrize("kind", LOCATED, ids=["bahdanau", "luong"])

@@ -6,7 +6,7 @@ from torch import nn
 
 from qkv.errors import UnsupportedError
 from qkv.masks.patterns import lengths
-from qkv.models.translator import TransformerConfig
+from qkv.models.configs.translator import TransformerConfig
 from qkv.nn.blocks import BlockCache, TransformerBlock
 from qkv.nn.dropout import Dropout
 from qkv.nn.feed_forward import FeedForward
@@ -82,7 +82,7 @@ def test_decoding_in_steps_equals_all_at_once(score: str, norm_first: bool) -> N
 
 
 def test_dropout_is_where_it_was_asked_for() -> None:
-    parts = TransformerConfig(9, width=8, heads=2, dropout=0.25, attention_dropout=0.5).parts
+    parts = TransformerConfig(size=9, width=8, heads=2, dropout=0.25, attention_dropout=0.5).parts
     made = parts.block(cross=True)
     for name, module in made.named_modules():
         if isinstance(module, Dropout):

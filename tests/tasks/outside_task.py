@@ -12,13 +12,14 @@ from qkv.data.batches import collate_sources
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, setting
 from qkv.metrics.figure import Figure
-from qkv.models.reader import ReaderConfig, TextClassifier
-from qkv.settings import Option, build
+from qkv.models.configs.reader import ClassifierConfig
+from qkv.models.reader import TextClassifier
+from qkv.settings import Option
 from qkv.tasks.answering import Answers, Lines, answered
 from qkv.tasks.catalog import register
 from qkv.tasks.drawing import Drawing
 from qkv.tasks.load import load
-from qkv.tasks.recipe import ModelTable, Recipe, without
+from qkv.tasks.recipe import Recipe
 from qkv.tasks.runs import Trained, rebuild
 from qkv.tasks.settings import AnswersEvaluation, LineAnswers, TaskSettings, TokenizerSettings
 from qkv.tasks.streams import format_lines
@@ -80,8 +81,10 @@ def read(settings: Any, tokenizer: Tokenizer | None) -> Text:
 
 
 def network(width: int, size: int, labels: int, unknown: int) -> TextClassifier:
-    sizes = {"width": width, "size": size, "labels": labels, "heads": 1, "feed_forward": 8, "dropout": 0.0}
-    return TextClassifier(build(ReaderConfig, {"model": "transformer", **sizes}, "model"), unknown)
+    config = ClassifierConfig(
+        size=size, labels=labels, model="transformer", width=width, heads=1, feed_forward=8, dropout=0.0
+    )
+    return TextClassifier(config, unknown)
 
 
 class Job(NamedTuple):
@@ -163,7 +166,6 @@ def open_answers(runs: Sequence[Path], settings: SortAnswers) -> Answers:
 
 RECIPE: Recipe[Files, Model, Text, TextClassifier] = Recipe(
     settings=SORT,
-    model=ModelTable(read=lambda table: build(Model, table, "model"), show=without),
     read=read,
     build=lambda config, text: network(config.width, text.tokenizer.size, len(text.labels), text.tokenizer.unk),
     job=lambda model, text, settings: Job(model, text),

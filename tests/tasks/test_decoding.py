@@ -15,9 +15,10 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.decode.greedy import greedy
 from qkv.decode.sampling import Sampling
 from qkv.errors import ConfigError, DataError, QkvError
+from qkv.models.configs.translator import RecurrentConfig, TransformerConfig
 from qkv.models.copying import CopyingTranslator
-from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
-from qkv.models.translator import TransformerConfig, TransformerTranslator
+from qkv.models.recurrent_translator import RecurrentTranslator
+from qkv.models.translator import TransformerTranslator
 from qkv.tasks.length import CutWarning
 from qkv.tasks.translate.decoding import Decoding, as_sampling
 from qkv.tasks.translate.predict import Translator
@@ -30,10 +31,10 @@ BOUND = 1e-4
 def model(kind: str, seed: int) -> Any:
     torch.manual_seed(seed)
     if kind == "rnn":
-        made: Any = RecurrentTranslator(RecurrentConfig(TOKENIZER.size, embedding=6, hidden=5, attention=4))
+        made: Any = RecurrentTranslator(RecurrentConfig(size=TOKENIZER.size, embedding=6, hidden=5, attention=4))
     else:
         sizes = {"width": 8, "heads": 2, "feed_forward": 12, "encoder_layers": 1, "decoder_layers": 2}
-        made = TransformerTranslator(TransformerConfig(TOKENIZER.size, **sizes))
+        made = TransformerTranslator(TransformerConfig(size=TOKENIZER.size, **sizes))
     for parameter in made.parameters():
         # Wider weights than a fresh model has, so that answers differ between lines.
         nn.init.normal_(parameter, std=0.5)
@@ -103,7 +104,7 @@ def test_an_empty_line_is_an_empty_translation() -> None:
 @pytest.mark.parametrize("kind", ["char", "word"])
 def test_white_space_is_an_empty_translation(kind: TokenizerKind, line: str) -> None:
     tokenizer = Tokenizer.learn(["a b", "b\u3000a\tb"], kind, minimum=1)
-    made = RecurrentTranslator(RecurrentConfig(tokenizer.size, embedding=8, hidden=8, attention=8))
+    made = RecurrentTranslator(RecurrentConfig(size=tokenizer.size, embedding=8, hidden=8, attention=8))
     assert Translator(made, tokenizer).translate_fully(["a b", line])[1].text == ""
 
 
@@ -135,7 +136,7 @@ def test_a_translation_that_is_cut_is_warned_of_and_shown_without_an_end() -> No
 
 
 def test_coverage_needs_attention() -> None:
-    blind = Translator(RecurrentTranslator(RecurrentConfig(TOKENIZER.size, score="none", hidden=4)), TOKENIZER)
+    blind = Translator(RecurrentTranslator(RecurrentConfig(size=TOKENIZER.size, score="none", hidden=4)), TOKENIZER)
     with pytest.raises(ConfigError, match="coverage: expected a model with attention"):
         blind.translate(["abc"], Decoding(beam=2, coverage=0.5))
 
@@ -163,7 +164,7 @@ def hungry(kind: str) -> Any:
     """A model that gives special tokens, which no text contains, almost all probability at every step."""
     made = model("rnn" if kind == "copy" else kind, 0)
     if kind == "copy":
-        config = RecurrentConfig(TOKENIZER.size, embedding=6, hidden=5, attention=4, copy="mixture")
+        config = RecurrentConfig(size=TOKENIZER.size, embedding=6, hidden=5, attention=4, copy="mixture")
         made = RecurrentTranslator(config)
     with torch.no_grad():
         made.output.bias[[TOKENIZER.pad, TOKENIZER.bos]] = 50.0

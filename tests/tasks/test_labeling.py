@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from qkv.errors import CheckpointError, ConfigError, DataError
-from qkv.models.reader import ReaderConfig, TextTagger
+from qkv.models.configs.reader import ReaderConfig
+from qkv.models.reader import TextTagger
 from qkv.tasks.classify.data import encode_words, read_for_training, read_texts
 from qkv.tasks.classify.objective import judge_labels, predict
 from qkv.tasks.classify.predict import Classifier
@@ -95,7 +96,7 @@ def test_a_wide_part_tells_words_that_training_never_saw_by_their_runs(tmp_path:
 
 
 def test_tagging_has_no_wide_part() -> None:
-    with pytest.raises(ConfigError, match=r"model\.wide: expected none for tagging; got 9"):
+    with pytest.raises(ConfigError, match=r"model\.wide: expected a known setting; got an unknown one"):
         TAG.load_settings({"model": {"wide": 9}})
 
 
@@ -142,7 +143,7 @@ def test_load_gives_the_class_of_the_task(classifier: Path, tagger: Path) -> Non
 def test_scores_of_words_are_in_the_order_of_the_texts() -> None:
     torch.manual_seed(0)
     text = read_like(["ab c", "d", "efg h ij"])
-    model = TextTagger(ReaderConfig(40, 3, "gru", width=8)).eval()
+    model = TextTagger(ReaderConfig(size=40, labels=3, model="gru", width=8)).eval()
     together = predict(model, text, 0)
     for item, scores in zip(text, together, strict=True):
         torch.testing.assert_close(scores, predict(model, [item], 0)[0])

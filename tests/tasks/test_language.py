@@ -11,7 +11,8 @@ import torch
 from torch.nn import functional as F
 
 from qkv.errors import CheckpointError, ConfigError, DataError, QkvError
-from qkv.models.language_model import DecoderConfig, LanguageModel
+from qkv.models.configs.language_model import DecoderConfig
+from qkv.models.language_model import LanguageModel
 from qkv.tasks.corpora.text import TextInMemory
 from qkv.tasks.generate.data import read_for_training
 from qkv.tasks.generate.objective import LanguageTask
@@ -72,7 +73,9 @@ def test_figures_after_training_are_those_in_training(run: Path, text: Path, gen
 @torch.no_grad()
 def test_every_token_but_the_first_is_judged_once_by_its_window() -> None:
     torch.manual_seed(0)
-    model = LanguageModel(DecoderConfig(9, width=8, heads=2, feed_forward=8, layers=1, context=4, dropout=0.0)).eval()
+    model = LanguageModel(
+        DecoderConfig(size=9, width=8, heads=2, feed_forward=8, layers=1, context=4, dropout=0.0)
+    ).eval()
     torch.nn.init.normal_(model.embed.weight)
     ids = torch.randint(4, 9, (11,))
     total = 0.0
@@ -104,7 +107,7 @@ class _Fixed:
 def test_an_epoch_of_batches_trains_on_each_window_once(text: Path) -> None:
     settings = RECIPE.load_settings(tables(text, 1))
     data = read_for_training(settings.data, settings.tokenizer, 16)
-    model = LanguageModel(DecoderConfig(data.tokenizer.size, **MODEL))  # type: ignore[arg-type]
+    model = LanguageModel(DecoderConfig(size=data.tokenizer.size, **MODEL))  # type: ignore[arg-type]
     task = LanguageTask(model, data, "random", 0.0)
     batches = task.batches(tokens=64, seed=1, epoch=0)
     places = sorted(place for batch in batches for place in batch)

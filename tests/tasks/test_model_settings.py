@@ -1,15 +1,13 @@
 """The settings of a model: every size that can be chosen is one, and its help gives the default that is used."""
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from qkv.errors import ConfigError
-from qkv.settings import defaults_of, hints_of, options_of
+from qkv.settings import hints_of, options_of, shown_default
 from qkv.tasks.catalog import TASKS, recipe_of
-from qkv.tasks.translate.model import read_config
 
 KINDS = [
     *(("translate", {"model": kind}) for kind in ("transformer", "gru", "lstm")),
@@ -20,10 +18,6 @@ KINDS = [
     *(("point", {"model": kind}) for kind in ("transformer", "lstm")),
     ("regress", {}),
 ]
-DERIVED = {"size", "source_size", "features_mark", "labels", "features", "elements"}
-"""Sizes that follow from the text."""
-OF_TEXTS = {"pool", "wide"}
-"""Settings of models of whole texts, which taggers share."""
 
 
 def config_of(task: str, table: Mapping[str, Any]) -> Any:
@@ -32,19 +26,11 @@ def config_of(task: str, table: Mapping[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize(("task", "table"), KINDS)
-def test_every_size_of_a_model_is_a_setting(task: str, table: dict[str, Any]) -> None:
-    known = options_of(TASKS[task].tables["model"])
-    missing = {each.name for each in fields(config_of(task, table))} - set(known) - DERIVED
-    assert missing <= (OF_TEXTS if task == "tag" else set())
-
-
-@pytest.mark.parametrize(("task", "table"), KINDS)
 def test_defaults_in_the_help_are_those_that_are_used(task: str, table: dict[str, Any]) -> None:
     settings, config = TASKS[task].tables["model"], config_of(task, table)
     seen = 0
-    for name, option in options_of(settings).items():
-        shown = defaults_of(settings)[name]
-        shown = option.or_else if shown is None else shown
+    for name in options_of(settings):
+        shown = shown_default(settings, name)
         if isinstance(shown, Mapping):
             shown = shown.get(table["model"], shown["others"])
         if name in table or not hasattr(config, name):
@@ -61,9 +47,9 @@ def test_a_width_that_changes_nothing_is_refused() -> None:
     """As where a training starts from another run, whose sizes are settings of the new one."""
     sizes = {"hidden": 32, "embedding": 16, "attention": 16}
     narrow: dict[str, Any] = {"model": "gru", "width": 32}
-    assert read_config({**narrow, **sizes}) == read_config(narrow)
-    assert read_config({**narrow, "embedding": 20}) != read_config(narrow)
+    assert config_of("translate", {**narrow, **sizes}) == config_of("translate", narrow)
+    assert config_of("translate", {**narrow, "embedding": 20}) != config_of("translate", narrow)
     with pytest.raises(ConfigError) as caught:
-        read_config({"model": "gru", "width": 64, **sizes})
+        config_of("translate", {"model": "gru", "width": 64, **sizes})
     assert caught.value.argument == "model.width"
     assert caught.value.got == "hidden 32, embedding 16, attention 16"

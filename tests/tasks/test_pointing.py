@@ -208,7 +208,7 @@ def test_settings_go_around() -> None:
         ({"model": {"model": "gru", "heads": 2}}, "model.heads: expected a Transformer; got 2 with gru"),
         ({"model": {"score": "epanechnikov"}}, "model.score: expected"),
         ({"data": {"order": "cycel"}}, 'Did you mean "cycle"?'),
-        ({"data": {"vocabulary": 1}}, "data.vocabulary: expected at least 2"),
+        ({"data": {"vocabulary": 1}}, "data.vocabulary: expected an integer, at least 2"),
     ],
 )
 def test_bad_settings_are_named(tables: dict, message: str) -> None:  # type: ignore[type-arg]

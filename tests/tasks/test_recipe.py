@@ -7,6 +7,8 @@ import pytest
 
 from qkv.checkpoint.former_names import with_todays_names
 from qkv.errors import CheckpointError, ConfigError
+from qkv.settings import as_dict, build
+from qkv.tasks.catalog import TASKS
 from qkv.tasks.classify import recipe as classify
 from qkv.tasks.generate import recipe as generate
 from qkv.tasks.origin import open_origin
@@ -101,14 +103,14 @@ BEFORE: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("task", "table"), BEFORE, ids=[f"{task}-{place}" for place, (task, _) in enumerate(BEFORE)])
 def test_a_run_of_an_earlier_version_is_resumed_as_it_was(task: str, table: dict[str, Any]) -> None:
     """Its settings mean the same, and what they lack has the value that it had."""
-    model = RECIPES[task].model
+    model = TASKS[task].tables["model"]
     stored = with_todays_names({"task": task, "model": table})["model"]
     assert isinstance(stored, dict)
-    now = model.show(model.read(stored))
+    now = as_dict(build(model, stored))
     assert {name: now[name] for name in stored} == stored
     for name in now.keys() - stored.keys():
         assert OLDER_DEFAULTS[f"model.{name}"] == now[name]
-    defaults = model.show(model.read({"model": stored.get("model", "transformer")}))
+    defaults = as_dict(build(model, {"model": stored.get("model", "transformer")}))
     assert defaults == now, "and it is still the default"
 
 

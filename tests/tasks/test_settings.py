@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -104,10 +104,10 @@ def test_tables_that_are_none_are_named() -> None:
 def test_settings_above_all_tables_are_told_their_table(task: str) -> None:
     recipe = recipe_of(task)
     classes = recipe.settings.tables
-    for name in {option.name for cls in classes.values() for option in fields(cls)}:
+    for name in {option for cls in classes.values() for option in options_of(cls)}:
         with pytest.raises(ConfigError) as raised:
             recipe.load_settings({name: 1})
-        owners = [table for table, cls in classes.items() if name in {option.name for option in fields(cls)}]
+        owners = [table for table, cls in classes.items() if name in options_of(cls)]
         assert any(f"[{table}]" in raised.value.hint for table in owners)
 
 
@@ -158,7 +158,7 @@ def test_each_refused_value_has_a_hint_that_suits_it(task: str) -> None:
     assert quoted
 
 
-def _hint(table: type, name: str, item: object) -> str:
+def _hint(table: Any, name: str, item: object) -> str:
     with pytest.raises(ConfigError) as caught:
         build(table, {name: item}, "")
     return caught.value.hint

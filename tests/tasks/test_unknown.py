@@ -9,8 +9,9 @@ from results.introductions import splits
 from qkv.data.corpus import Pair
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError
-from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
-from qkv.models.translator import TransformerConfig, TransformerTranslator
+from qkv.models.configs.translator import RecurrentConfig, TransformerConfig
+from qkv.models.recurrent_translator import RecurrentTranslator
+from qkv.models.translator import TransformerTranslator
 from qkv.tasks.run import train_run
 from qkv.tasks.translate.aligner import Aligner
 from qkv.tasks.translate.alignment_reading import AlignmentReading
@@ -29,7 +30,7 @@ def _translator(kind: str = "word") -> Translator:
     """An untrained model whose output layer always prefers the unknown token."""
     torch.manual_seed(0)
     tokenizer = Tokenizer.learn(["my name is , hello"] * 9, kind=kind, size=300)
-    model = RecurrentTranslator(RecurrentConfig(tokenizer.size, embedding=8, hidden=8, attention=8, tied=False))
+    model = RecurrentTranslator(RecurrentConfig(size=tokenizer.size, embedding=8, hidden=8, attention=8, tied=False))
     with torch.no_grad():
         model.output.bias[tokenizer.unk] = 50
     return Translator(model, tokenizer)
@@ -106,7 +107,7 @@ def test_the_reading_is_chosen_by_words_that_are_the_same() -> None:
     torch.manual_seed(0)
     tokenizer = Tokenizer.learn(["a b c d"] * 9, kind="word")
     sizes = {"width": 8, "heads": 2, "feed_forward": 8, "encoder_layers": 1, "decoder_layers": 2}
-    aligner = Aligner(Translator(TransformerTranslator(TransformerConfig(tokenizer.size, **sizes)), tokenizer))
+    aligner = Aligner(Translator(TransformerTranslator(TransformerConfig(size=tokenizer.size, **sizes)), tokenizer))
     pairs = [Pair("a b Zuri", "Zuri c d", 1), Pair("a", "b", 2)]
     chosen = choose_reading(aligner, pairs)
     assert chosen.layer in aligner.layers

@@ -7,9 +7,11 @@ import torch
 
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError
-from qkv.models.language_model import DecoderConfig, LanguageModel
-from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
-from qkv.models.translator import TransformerConfig, TransformerTranslator
+from qkv.models.configs.language_model import DecoderConfig
+from qkv.models.configs.translator import RecurrentConfig, TransformerConfig
+from qkv.models.language_model import LanguageModel
+from qkv.models.recurrent_translator import RecurrentTranslator
+from qkv.models.translator import TransformerTranslator
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.recording.recorder import record
 from qkv.tasks import viewing
@@ -22,9 +24,9 @@ TOKENIZER = Tokenizer.learn(["abcdefgh"], "char")
 def translator(kind):
     torch.manual_seed(0)
     if kind == "gru":
-        return Translator(RecurrentTranslator(RecurrentConfig(TOKENIZER.size, embedding=8, hidden=8)), TOKENIZER)
+        return Translator(RecurrentTranslator(RecurrentConfig(size=TOKENIZER.size, embedding=8, hidden=8)), TOKENIZER)
     sizes = {"width": 8, "heads": 2, "feed_forward": 8, "encoder_layers": 1, "decoder_layers": 1}
-    return Translator(TransformerTranslator(TransformerConfig(TOKENIZER.size, **sizes)), TOKENIZER)
+    return Translator(TransformerTranslator(TransformerConfig(size=TOKENIZER.size, **sizes)), TOKENIZER)
 
 
 @pytest.mark.parametrize("kind", ["gru", "transformer"])
@@ -41,7 +43,7 @@ def test_a_translation_shows_the_weights_that_it_was_made_with(kind):
 
 def test_a_language_model_reads_the_text():
     torch.manual_seed(0)
-    config = DecoderConfig(TOKENIZER.size, width=8, heads=2, layers=2)
+    config = DecoderConfig(size=TOKENIZER.size, width=8, heads=2, layers=2)
     model = Generator(LanguageModel(config), TOKENIZER)
     scene = model.scene("abcabc", tokens=5)
     assert scene.sequences == {"text": ("a", "b", "c", "a", "b")}
@@ -50,7 +52,7 @@ def test_a_language_model_reads_the_text():
 
 
 def test_a_model_without_attention_has_nothing_to_show():
-    config = RecurrentConfig(TOKENIZER.size, embedding=8, hidden=8, score="none")
+    config = RecurrentConfig(size=TOKENIZER.size, embedding=8, hidden=8, score="none")
     model = Translator(RecurrentTranslator(config), TOKENIZER)
     with pytest.raises(ConfigError, match="attention"):
         model.scene("abc")

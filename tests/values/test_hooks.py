@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from torch import Tensor, nn
 from torch.nn.modules import module as modules
 
-from qkv.models.language_model import DecoderConfig, LanguageModel
+from qkv.models.configs.language_model import DecoderConfig
+from qkv.models.language_model import LanguageModel
 from qkv.values.hooks import through_hooks
 
 Log = list[tuple[Any, ...]]
@@ -194,7 +195,7 @@ def test_other_threads_call_the_module_meanwhile() -> None:
 def test_threads_that_share_a_hooked_model_get_the_answers_of_one() -> None:
     """Some decode with a cache, some call the model, all at once, through hooks on the model and each part of it."""
     torch.manual_seed(0)
-    model = LanguageModel(DecoderConfig(20, width=8, heads=2, feed_forward=12, layers=2, context=16)).eval()
+    model = LanguageModel(DecoderConfig(size=20, width=8, heads=2, feed_forward=12, layers=2, context=16)).eval()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.5)
     computing = [x for x in model.modules() if next(x.parameters(), None) is not None]

@@ -10,7 +10,8 @@ from tests.pairs import in_turn
 
 from qkv.decode.prompted import Continuation, Prompted
 from qkv.errors import DtypeError, QkvError, ShapeError
-from qkv.models.language_model import DecoderConfig, LanguageModel
+from qkv.models.configs.language_model import DecoderConfig
+from qkv.models.language_model import LanguageModel
 from qkv.nn import BatchRows, BlockCache, Copyable, Memory
 from qkv.nn.decoding.cache import MaskedMemory
 from qkv.values.rows import select_rows

@@ -12,9 +12,12 @@ from torch import nn
 
 import qkv
 from qkv.errors import DataError
-from qkv.models.language_model import DecoderConfig, LanguageModel
-from qkv.models.reader import ReaderConfig, TextClassifier
-from qkv.models.translator import TransformerConfig, TransformerTranslator
+from qkv.models.configs.language_model import DecoderConfig
+from qkv.models.configs.reader import ClassifierConfig
+from qkv.models.configs.translator import TransformerConfig
+from qkv.models.language_model import LanguageModel
+from qkv.models.reader import TextClassifier
+from qkv.models.translator import TransformerTranslator
 from qkv.view.answers.answer import Numbers
 from qkv.view.answers.requests import RequestHandler
 from qkv.view.not_finite import first_not_finite
@@ -35,7 +38,7 @@ def language_model() -> nn.Module:
 
 
 def classifier() -> nn.Module:
-    return TextClassifier(ReaderConfig(size=20, labels=2, model="transformer", width=8, heads=2), 3)
+    return TextClassifier(ClassifierConfig(size=20, labels=2, model="transformer", width=8, heads=2), 3)
 
 
 def attached(config: str, model: str) -> Callable[[], nn.Module]:

@@ -15,17 +15,18 @@ FORMER_NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "translate": {
             **_OF_ALL,
+            "model.decoder": "model",
             "tokenizer.source": "source_tokenizer",
             "tokenizer.target": "target_tokenizer",
             "ensemble.models": "ensemble",
         },
         "generate": _OF_ALL,
         "classify": {**_OF_ALL, "model.encoder": "model"},
-        "tag": {**_OF_ALL, "model.encoder": "model"},
+        "tag": {**_OF_ALL, "model.encoder": "model", "model.pool": ""},
         "point": {**_OF_ALL, "model.encoder": "model", "model.cell": "decoder", "model.hidden": "width"},
     }
 )
-"""By task: the dotted name that a setting once had, and today's name in the same table."""
+"""By task: the dotted name that a setting once had, and today's name in the same table; "" if it did nothing."""
 
 
 def with_todays_names(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
@@ -43,4 +44,5 @@ def _renamed(table: str, rows: JsonValue, former: Mapping[str, str]) -> JsonValu
     if not isinstance(rows, dict):
         return rows
     today = {name: former.get(f"{table}.{name}", name) for name in rows}
-    return {today[name] if today[name] not in rows else name: item for name, item in rows.items()}
+    named = {today[name] if today[name] not in rows else name: item for name, item in rows.items()}
+    return {name: item for name, item in named.items() if name}

@@ -58,7 +58,8 @@ class Prompted:
 
     Example:
         >>> from qkv.decode.greedy import greedy
-        >>> from qkv.models.language_model import DecoderConfig, LanguageModel
+        >>> from qkv.models.configs.language_model import DecoderConfig
+        >>> from qkv.models.language_model import LanguageModel
         >>> model = Prompted(LanguageModel(DecoderConfig(size=20, width=16, heads=2)).eval())
         >>> prompts, lengths = torch.tensor([[5, 6, 7], [8, 0, 0]]), torch.tensor([3, 1])
         >>> [len(hypothesis.ids) <= 4 for hypothesis in greedy(model, prompts, lengths, bos=0, eos=1, limit=4)]

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, UnsupportedError, expect_enough_memory, setting
-from qkv.models.translator import TransformerConfig, TransformerTranslator
+from qkv.models.configs.translator import TransformerConfig
+from qkv.models.translator import TransformerTranslator
 from qkv.nn.blocks import TransformerBlock
 from qkv.nn.feed_forward import FeedForward
 from qkv.nn.mechanism import MechanismConfig

@@ -16,10 +16,11 @@ from qkv.engine.ties import compared_by_pairs
 from qkv.errors import ConfigError, UnsupportedError, expect_enough_memory, setting
 from qkv.hub.onnx_recurrent import translations, with_exported_layers
 from qkv.models.checks import parts_of
+from qkv.models.configs.translator import RecurrentConfig
 from qkv.models.language_model import LanguageModel
 from qkv.models.parts import TransformerParts
 from qkv.models.reader import TextClassifier, TextTagger
-from qkv.models.recurrent_translator import RecurrentConfig, RecurrentState, RecurrentTranslator
+from qkv.models.recurrent_translator import RecurrentState, RecurrentTranslator
 from qkv.models.translator import TransformerState, TransformerTranslator
 from qkv.nn.attention import Attention
 from qkv.nn.blocks import BlockCache, TransformerBlock

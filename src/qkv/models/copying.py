@@ -43,7 +43,7 @@ class CopyingTranslator(Predictor[CopyingState]):
     Source: Gu et al. 2016, section 3; See et al. 2017, section 2.2.
 
     Example:
-        >>> from qkv.models.recurrent_translator import RecurrentConfig
+        >>> from qkv.models.configs.translator import RecurrentConfig
         >>> config = RecurrentConfig(size=20, embedding=8, hidden=8, attention=8, copy="mixture")
         >>> model = CopyingTranslator(RecurrentTranslator(config), unknown=3)
         >>> source = torch.tensor([[5, 20, 21], [20, 6, 0]])  # two unknown words in the first, one in the second

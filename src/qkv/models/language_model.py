@@ -1,102 +1,19 @@
 """The Transformer decoder: a language model that predicts each token from those before it."""
 
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor, nn
 
 from qkv.linalg.session import DecodingSession
-from qkv.models.checks import check_config, check_heads, check_positions, check_target, expect_attention, parts_of
-from qkv.models.parts import FARTHEST, PositionParts, TransformerParts, scaled
+from qkv.models.checks import check_target, parts_of
+from qkv.models.configs.language_model import DecoderConfig
+from qkv.models.parts import TransformerParts, scaled
 from qkv.models.predictor import TokenPredictor
 from qkv.nn.blocks import BlockCache, TransformerBlock
 from qkv.nn.decoding.cache import BatchRows
 from qkv.nn.dropout import Dropout
-from qkv.nn.feed_forward import Activation
-from qkv.nn.mechanism import MechanismConfig
 from qkv.values.rows import select_rows
-
-
-@final
-@dataclass(frozen=True)
-class DecoderConfig(MechanismConfig):
-    """The sizes of a language model; the mechanism is that of every attention.
-
-    Args:
-        size: vocabulary size.
-        model: its kind.
-        positions: how positions are encoded; "none" leaves only the causal mask; None for "rotary", or
-            "sinusoidal" for a score that is neither a product nor a distance.
-        context: maximum number of tokens read at once.
-        window: how many earlier positions each attention sees; None for the whole context.
-        width: M.
-        heads: heads of every attention.
-        key_heads: heads of keys and values, a divisor of `heads`; None for `heads`.
-        feed_forward: the hidden width of feed-forward layers.
-        layers: number of blocks.
-        activation: activation of feed-forward layers.
-        bias: whether projections and feed-forward layers have biases.
-        dropout: on embeddings and on the output of each sublayer.
-        attention_dropout: on the attention weights.
-        tied: whether the output layer shares the embedding's weights.
-
-    Raises:
-        ConfigError: a name is unknown, a size is below one, heads do not divide the width, or a dropout is outside
-            [0, 1).
-    """
-
-    size: int
-    model: Literal["transformer"] = "transformer"
-    positions: Literal["rotary", "alibi", "relative", "learned", "sinusoidal", "none"] | None = None
-    context: int = 256
-    window: int | None = None
-    width: int = 192
-    heads: int = 6
-    key_heads: int | None = None
-    feed_forward: int = 768
-    layers: int = 4
-    activation: Activation = "squared_relu"
-    bias: bool = True
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    tied: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_config(self)
-        expect_attention(self.score)
-        check_heads("width", self.width, self.heads)
-        if self.positions is None:
-            object.__setattr__(self, "positions", "rotary" if self.rotates else "sinusoidal")
-        check_positions(f"{self.positions}", self, self.width // self.heads, bounded=True)
-
-    @property
-    def parts(self) -> TransformerParts:
-        """All parts of the model."""
-        positions = PositionParts(self.positions or "none")
-        if self.positions == "relative":
-            positions = replace(positions, farthest=min(FARTHEST, self.context))
-        return TransformerParts(
-            self.size,
-            self.width,
-            self.heads,
-            self.key_heads or self.heads,
-            self.width // self.heads,
-            self.feed_forward,
-            self.layers,
-            context=self.context,
-            positions=positions,
-            activation=self.activation,
-            attention_bias=self.bias,
-            feed_forward_bias=self.bias,
-            window=self.window,
-            windowed=() if self.window is None else (True,) * self.layers,
-            mechanism=self.replaced(),
-            tied=self.tied,
-            dropout=self.dropout,
-            attention_dropout=self.attention_dropout,
-        )
 
 
 class DecoderState(NamedTuple):

@@ -1,23 +1,21 @@
 """A translator with hard monotonic attention: it sums over all alignments that never go back."""
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, setting
 from qkv.linalg.matmul import apply_layer
 from qkv.models import recurrence
 from qkv.models.cells import Hidden, first_hidden, gates, run_cells
-from qkv.models.checks import check_config, check_target, clean_source
+from qkv.models.checks import check_target, clean_source
+from qkv.models.configs.translator import MonotonicConfig
 from qkv.models.encoders import CELLS
 from qkv.models.first_weights import initialize_cells, initialize_embeddings
 from qkv.models.predictor import Predictor
 from qkv.nn.attention import Attention
 from qkv.nn.decoding.cache import BatchRows
 from qkv.nn.dropout import Dropout
-from qkv.nn.mechanism import score_name
 from qkv.nn.monotonic import (
     MonotonicJumps,
     MonotonicScores,
@@ -29,68 +27,10 @@ from qkv.nn.monotonic import (
 )
 from qkv.normalizers.dense import Identity
 from qkv.scores.products import Dot
-from qkv.values.catalog import as_flag
 from qkv.values.plain_modules import has_hooks
 from qkv.values.rows import select_rows
 
 _POSITIONS, _WEIGHTS = Dot(), Identity()
-_SCORES = ("bilinear", "additive", "dot", "scaled_dot")
-
-
-@final
-@dataclass(frozen=True)
-class MonotonicConfig:
-    """The sizes of a translator with hard monotonic attention.
-
-    Args:
-        size: size of the vocabulary.
-        alignment: "monotonic-0": the next position depends on the decoder's state alone, except that it may not be
-            before the previous one; or "monotonic-1": it is predicted as a jump from the previous one.
-        model: plain RNN, gated recurrent unit, or long short-term memory.
-        score: "monotonic-0": score of decoder state and source position: "bilinear", "additive", "dot" or "scaled_dot",
-            in any spelling of `qkv.nn.MechanismConfig`.
-        jumps: "monotonic-1": the longest jump; 5 as in the authors' code.
-        embedding: width of embeddings.
-        hidden: width of the decoder's state, and of each direction of the encoder's.
-        attention: A, the hidden width of an additive score.
-        dropout: on embeddings, the memory and the output layer.
-        tied: whether the output layer shares the embedding's weights.
-        copy: always "none": this model does not copy words.
-        source_size: size of the vocabulary of sources; None for the same vocabulary.
-
-    Raises:
-        ConfigError: a name is unknown, a size is below one, a dropout is outside [0, 1), or a setting belongs to the
-            other alignment.
-    """
-
-    size: int
-    alignment: Literal["monotonic-0", "monotonic-1"] = "monotonic-0"
-    model: Literal["gru", "lstm", "rnn"] = "gru"
-    score: str = "bilinear"
-    jumps: int = 5
-    embedding: int = 256
-    hidden: int = 512
-    attention: int = 256
-    dropout: float = 0.3
-    tied: bool = True
-    copy: Literal["none"] = "none"
-    source_size: int | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "score", score_name(self.score))
-        if self.score not in _SCORES:
-            expected = "bilinear, additive, dot or scaled-dot with a monotonic alignment"
-            hint = f"Choose one of them, or omit {setting('alignment')}."
-            raise ConfigError("model.score", expected, f'"{as_flag(self.score)}"', hint)
-        check_config(self)
-        first_order = self.alignment == "monotonic-1"
-        if first_order and self.score != "bilinear":
-            hint = 'Omit it, or choose the alignment "monotonic-0".'
-            expected = 'no score with "monotonic-1", which predicts jumps'
-            raise ConfigError("model.score", expected, f'"{as_flag(self.score)}"', hint)
-        if not first_order and self.jumps != 5:
-            hint = 'Omit it, or choose the alignment "monotonic-1".'
-            raise ConfigError("model.jumps", 'no jumps with "monotonic-0"', f"{self.jumps}", hint)
 
 
 class MonotonicState(NamedTuple):

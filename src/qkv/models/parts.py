@@ -8,7 +8,8 @@ from torch import Tensor
 from qkv.errors import ConfigError
 from qkv.nn.biases import AlibiBias, BiasModule, BucketedBias, RelativeBias
 from qkv.nn.blocks import TransformerBlock
-from qkv.nn.feed_forward import Activation, FeedForward, GatedFeedForward
+from qkv.nn.choices import Activation
+from qkv.nn.feed_forward import FeedForward, GatedFeedForward
 from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.norms import NormParts

@@ -1,17 +1,17 @@
 """The pointer network: encodes elements, and predicts a sequence of their positions."""
 
 import math
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, final, get_args
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, ShapeError, setting
+from qkv.errors import ShapeError
 from qkv.linalg.matmul import apply_layer
 from qkv.models import recurrence
 from qkv.models.cells import STEPS, Hidden, first_hidden, gates, run_cells
-from qkv.models.checks import check_config, clean_source, padding_of
+from qkv.models.checks import clean_source, padding_of
+from qkv.models.configs.pointer import PointerConfig
 from qkv.models.encoders import CELLS, encode
 from qkv.models.first_weights import initialize_cells, initialize_embeddings
 from qkv.models.predictor import Predictor
@@ -19,65 +19,13 @@ from qkv.nn.blocks import TransformerBlock
 from qkv.nn.decoding.cache import BatchRows
 from qkv.nn.dropout import Dropout
 from qkv.nn.feed_forward import FeedForward
-from qkv.nn.mechanism import score_name
 from qkv.nn.multihead import MultiHeadAttention
-from qkv.nn.pointer import Pointer, PointerScore
+from qkv.nn.pointer import Pointer
 from qkv.nn.positions import sinusoidal
-from qkv.values.catalog import as_flag
 from qkv.values.rows import real_positions, select_rows
 
 END = 0
 """Pointing here ends the sequence; the elements are 1 to S."""
-
-
-@final
-@dataclass(frozen=True)
-class PointerConfig:
-    """The sizes of a pointer network.
-
-    Args:
-        features: F, the numbers that describe an element: 2 for points in the plane; for words, the vocabulary size.
-        decoder: the decoder's cell.
-        score: the score of decoder state and element, see `qkv.nn.Pointer`; also by its other names, and "gaussian".
-        width: M, the width of states.
-        attention: A, the hidden width of an additive score.
-        once: whether each element can be pointed at only once.
-        dropout: on states.
-        elements: whether elements are "numbers" (vectors of them) or "words".
-        model: the encoder: "transformer" (self-attention), or bidirectional "lstm", "gru" or "rnn".
-        layers: layers of the encoder.
-        heads: of a transformer's layers.
-
-    Raises:
-        ConfigError: a name is unknown, a size is below one, heads do not divide the width, or a dropout is outside
-            [0, 1).
-    """
-
-    features: int
-    decoder: Literal["gru", "lstm", "rnn"] = "lstm"
-    score: str = "additive"
-    width: int = 128
-    attention: int = 128
-    once: bool = True
-    dropout: float = 0.0
-    elements: Literal["numbers", "words"] = "numbers"
-    model: Literal["transformer", "lstm", "gru", "rnn"] = "lstm"
-    layers: int = 1
-    heads: int = 4
-
-    def __post_init__(self) -> None:
-        score = score_name(self.score)
-        # A normalized Gaussian kernel is the softmax of a squared distance.
-        object.__setattr__(self, "score", "squared_distance" if score == "gaussian" else score)
-        if self.score not in get_args(PointerScore):
-            expected, names = "a score whose softmax can point", ", ".join(map(as_flag, get_args(PointerScore)))
-            hint = f"Valid: {names}, gaussian."
-            raise ConfigError("model.score", expected, f'"{as_flag(self.score)}"', hint)
-        check_config(self)
-        if self.model == "transformer" and self.width % self.heads:
-            got = f"{self.heads} heads for width {self.width}"
-            hint = "Choose another width, or another number of heads."
-            raise ConfigError("model.heads", f"a divisor of {setting('model.width')}", got, hint)
 
 
 @final

@@ -1,163 +1,31 @@
 """Models that read a text, trained here or published: a label for all of it, one for each word, or masked words."""
 
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, final
+from typing import Literal, final
 
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, ShapeError, setting
+from qkv.errors import ShapeError
 from qkv.linalg.matmul import apply_layer
 from qkv.masks.base import Mask
 from qkv.masks.patterns import Lengths
 from qkv.models import recurrence
 from qkv.models.checks import (
-    check_config,
-    check_heads,
-    check_positions,
     clean_source,
-    expect_attention,
-    expect_unbounded,
     padding_of,
 )
+from qkv.models.configs.reader import ClassifierConfig, ReaderConfig
 from qkv.models.encoders import CELLS, encode
 from qkv.models.first_weights import initialize_cells, initialize_embeddings
-from qkv.models.parts import PositionParts, TransformerParts, scaled
+from qkv.models.parts import TransformerParts, scaled
+from qkv.nn.choices import Activation
 from qkv.nn.decoding.cache import BatchRows
 from qkv.nn.dropout import Dropout
-from qkv.nn.feed_forward import Activation, activated, activation_of
-from qkv.nn.mechanism import MechanismConfig
+from qkv.nn.feed_forward import activated, activation_of
 from qkv.nn.norms import NormParts
 from qkv.nn.pooling import Pool
 from qkv.nn.scores import xavier_uniform
 from qkv.values.rows import real_positions
-
-_OWN_DEFAULT = "default"
-_DEFAULTS: dict[str, Any] = {
-    "score": _OWN_DEFAULT,
-    **{f.name: f.default for f in fields(MechanismConfig) if f.name != "score"},
-}
-
-
-@final
-@dataclass(frozen=True)
-class ReaderConfig(MechanismConfig):
-    """The sizes of a reader model; the mechanism is that of its attentions: a Transformer's blocks, and pooling.
-
-    Args:
-        size: vocabulary size.
-        labels: number of labels.
-        score: "default" for each attention's own: "scaled_dot" in blocks, "additive" in pooling.
-        model: the encoder: "transformer" (self-attention), a bidirectional "gru", "lstm" or "rnn", or "none" to pool
-            the embeddings themselves.
-        pool: how states become one vector: "attention" with a learned query, or the "mean".
-        width: width of embeddings and states; an RNN has half of it in each direction.
-        layers: layers of the encoder.
-        heads, feed_forward: of a Transformer's blocks.
-        dropout: on embeddings, states and the pooled vector.
-        word_dropout: the fraction of tokens replaced by unknown in training, so that no single word decides.
-        residual: whether the embeddings are added to an RNN's states, so that the meaning of a word need not pass
-            through the gates. A Transformer's blocks do that in any case.
-        wide: buckets of a linear model next to the encoder, over words, word pairs and character n-grams, which also
-            covers unseen words; None for none. 2**17 suits a few thousand sentences. Only for text classification.
-        positions: how a Transformer's positions are encoded.
-        window: how many positions to either side the attentions of blocks see; None for all.
-
-    Raises:
-        ConfigError: a name is unknown, a size is below one, heads or directions do not divide the width, or a fraction
-            is outside [0, 1).
-    """
-
-    size: int
-    labels: int
-    model: Literal["transformer", "gru", "lstm", "rnn", "none"] = "gru"
-    pool: Literal["attention", "mean"] = "attention"
-    width: int = 256
-    layers: int = 1
-    heads: int = 4
-    feed_forward: int = 512
-    dropout: float = 0.5
-    word_dropout: float = 0.1
-    residual: bool = False
-    wide: int | None = None
-    positions: Literal["sinusoidal", "rotary", "alibi", "relative", "none"] = "sinusoidal"
-    window: int | None = None
-    score: str = field(default=_OWN_DEFAULT, kw_only=True)
-
-    def __post_init__(self) -> None:
-        if self.score != _OWN_DEFAULT:
-            super().__post_init__()
-        else:
-            numbers = {name: getattr(self, name) for name in _DEFAULTS if name != "score"}
-            MechanismConfig(score="additive", **numbers)
-        expect_unbounded(self.positions)
-        check_config(self)
-        if self.model == "transformer":
-            expect_attention(self.blocks.score)
-            check_heads("width", self.width, self.heads)
-            check_positions(self.positions, self.blocks, self.width // self.heads)
-        elif self.model in CELLS and self.width % 2:
-            hint = "Each direction has half of it."
-            raise ConfigError("model.width", "an even width, for two directions", f"{self.width}", hint)
-        if self.model != "transformer":
-            self._expect_no_blocks()
-            if self.score == "none":
-                expected = "the score of the attention that pools the states"
-                hint = f"Omit it; to classify by the mean of the states, use {setting('pool', 'mean')}."
-                raise ConfigError("model.score", expected, '"none"', hint)
-            changed = [name for name, usual in _DEFAULTS.items() if getattr(self, name) != usual]
-            if self.pool == "mean" and changed:
-                name = "score" if "score" in changed else changed[0]
-                hint = (
-                    f"Nothing attends: omit it, or choose {setting('model', 'transformer')} or, to classify, "
-                    f"{setting('pool', 'attention')}."
-                )
-                expected = "the default beside a mean and no Transformer"
-                raise ConfigError(f"model.{name}", expected, f'"{getattr(self, name)}"', hint)
-
-    @property
-    def blocks(self) -> MechanismConfig:
-        """The mechanism of the self-attentions of a Transformer's blocks."""
-        return self.replaced("scaled_dot", self.normalizer) if self.score == _OWN_DEFAULT else self.replaced()
-
-    @property
-    def pooling(self) -> MechanismConfig:
-        """The mechanism of the attention that pools the states."""
-        return self.replaced("additive", self.normalizer) if self.score == _OWN_DEFAULT else self.replaced()
-
-    @property
-    def parts(self) -> TransformerParts:
-        """All parts of the model but its pool and its wide part."""
-        attends = self.model == "transformer"
-        heads = self.heads if attends else 1
-        return TransformerParts(
-            self.size,
-            self.width,
-            heads,
-            heads,
-            self.width // heads,
-            self.feed_forward,
-            0 if self.model == "none" else self.layers,
-            positions=PositionParts(self.positions if attends else "none"),
-            activation="relu",
-            window=self.window,
-            mechanism=self.blocks if attends else None,
-            embed_scale=self.width**0.5 if attends else 1.0,
-            recurrent=None if self.model == "transformer" or self.model == "none" else self.model,  # noqa: PLR1714
-            tied=False,
-            output_bias=True,
-            labels=self.labels,
-            residual=self.residual,
-            dropout=self.dropout,
-            word_dropout=self.word_dropout,
-        )
-
-    def _expect_no_blocks(self) -> None:
-        for name, default in (("positions", "sinusoidal"), ("window", None)):
-            if getattr(self, name) != default:
-                hint = f"It belongs to self-attention: omit it, or choose {setting('model', 'transformer')}."
-                got = f"{getattr(self, name)} with {self.model}"
-                raise ConfigError(f"model.{name}", "a Transformer", got, hint)
 
 
 @final
@@ -323,21 +191,21 @@ class TextClassifier(nn.Module):
         unknown: the id of the unknown token.
 
     Example:
-        >>> model = TextClassifier(ReaderConfig(size=20, labels=3, width=8))
+        >>> model = TextClassifier(ClassifierConfig(size=20, labels=3, width=8))
         >>> model(torch.randint(4, 20, (2, 5)), torch.tensor([5, 3])).shape
         torch.Size([2, 3])
     """
 
-    def __init__(self, config: ReaderConfig | TransformerParts, unknown: int = 0) -> None:
+    def __init__(self, config: ClassifierConfig | TransformerParts, unknown: int = 0) -> None:
         super().__init__()
         self.config = config
         self.parts = parts = config.parts
         self.reader = Reader(config, unknown)
         self.pool: Pool | FirstTokenPool
-        if isinstance(config, ReaderConfig):
-            self.pool, self.buckets = Pool(config.width, config.pool, config.pooling), config.wide
-        else:
+        if isinstance(config, TransformerParts):
             self.pool, self.buckets = FirstTokenPool(parts.width, parts.pooler or "tanh"), None
+        else:
+            self.pool, self.buckets = Pool(config.width, config.pool, config.pooling), config.wide
         self.output = nn.Linear(parts.width, parts.labels)
         self.dropout = Dropout(parts.dropout)
         self.wide = None if self.buckets is None else WideScores(self.buckets, parts.labels, parts.dropout)
@@ -396,7 +264,7 @@ class TextTagger(nn.Module):
     """Labels each word of a text, from the state of the word's first token.
 
     Args:
-        config: its sizes, or all of its parts; `pool` is ignored.
+        config: its sizes, or all of its parts.
         unknown: the id of the unknown token.
 
     Example:

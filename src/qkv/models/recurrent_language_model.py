@@ -1,7 +1,6 @@
 """The recurrent language model: a cell's states, and attention over the earlier ones."""
 
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, final
+from typing import NamedTuple, final
 
 from torch import Tensor, nn
 
@@ -10,55 +9,14 @@ from qkv.linalg.session import DecodingSession
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal, window
 from qkv.models.cells import Hidden, LayerAbove, gates, hidden_of, run_cells
-from qkv.models.checks import check_config, check_heads, parts_of
+from qkv.models.checks import parts_of
+from qkv.models.configs.language_model import RecurrentDecoderConfig
 from qkv.models.first_weights import initialize_cells
 from qkv.models.predictor import TokenPredictor
 from qkv.nn.decoding.cache import BatchRows, Memory
 from qkv.nn.dropout import Dropout
-from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.values.rows import select_rows
-
-
-@final
-@dataclass(frozen=True)
-class RecurrentDecoderConfig(MechanismConfig):
-    """The sizes of a recurrent language model; the mechanism is that of the attention over its own states.
-
-    Args:
-        size: vocabulary size.
-        model: plain RNN, gated recurrent unit, or long short-term memory.
-        score: "none" for the states alone.
-        context: number of tokens that are trained on at once.
-        window: how many earlier states the attention sees; None for all.
-        width: M, of embeddings and states.
-        heads: heads of the attention.
-        key_heads: heads of keys and values, a divisor of `heads`; None for `heads`.
-        layers: layers of cells.
-        dropout: on embeddings, states and between layers.
-        tied: whether the output layer shares the embedding's weights.
-
-    Raises:
-        ConfigError: a name is unknown, a size is below one, heads do not divide the width, or a dropout is outside
-            [0, 1).
-    """
-
-    size: int
-    model: Literal["gru", "lstm", "rnn"] = "gru"
-    score: str = field(default="scaled_dot", kw_only=True)
-    context: int = 256
-    window: int | None = None
-    width: int = 256
-    heads: int = 4
-    key_heads: int | None = None
-    layers: int = 1
-    dropout: float = 0.1
-    tied: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_config(self)
-        check_heads("width", self.width, self.heads)
 
 
 class RecurrentDecoderState(NamedTuple):

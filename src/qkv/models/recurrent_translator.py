@@ -1,31 +1,25 @@
 """The RNN encoder-decoder, with attention of any score or none."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar, Literal, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, UnsupportedError, setting
+from qkv.errors import UnsupportedError
 from qkv.linalg.matmul import apply_layer
 from qkv.linalg.session import DecodingSession
 from qkv.masks.patterns import Lengths
 from qkv.models import recurrence
 from qkv.models.cells import Hidden, LayerAbove, first_hidden, gates, stacked, top
 from qkv.models.checks import (
-    check_config,
-    check_heads,
-    check_positions,
     clean_source,
-    expect_attention_for_features,
-    expect_unbounded,
     padding_of,
     parts_of,
-    separate_attention,
     split_source,
 )
+from qkv.models.configs.translator import RecurrentConfig
 from qkv.models.encoders import CELLS, SelfAttentionEncoder
 from qkv.models.first_weights import initialize_cells, initialize_embeddings
 from qkv.models.predictor import EncoderDecoder
@@ -42,106 +36,6 @@ from qkv.nn.scores import ScoreModule, ScoreParts, score_of
 from qkv.normalizers.kinds import optional_normalizer
 from qkv.scores.base import Score
 from qkv.values.rows import real_positions, select_rows
-
-
-@final
-@dataclass(frozen=True)
-class RecurrentConfig(MechanismConfig):
-    """The sizes of an encoder-decoder with a recurrent decoder; the mechanism is that of its attention to the source.
-
-    Args:
-        size: size of the vocabulary.
-        model: plain RNN, gated recurrent unit, or long short-term memory.
-        score: score of decoder state and source position; "location" reads the weights of the step before too; "none"
-            for a fixed summary of the source.
-        wiring: "bahdanau": the state before a step is the query, and the context is an input of the step; or "luong":
-            the state after the step is the query, and the context only enters the prediction, all steps at once.
-        embedding: width of embeddings.
-        hidden: width of the decoder's state, and of each direction of the encoder's.
-        attention: A, the hidden width of an additive or location-sensitive score or a small network.
-        dropout: on embeddings, the memory and the output layer.
-        tied: whether the output layer shares the embedding's weights.
-        memory: "whole": encoder states are keys and values; "split": each is h = [k; v], with key k and value v.
-        copy: whether and how words are copied from the source: see `qkv.nn.CopyHead`.
-        heads: heads of the attention to the source. One head compares states as they are; several compare projections
-            of them, and project what they read.
-        encoder: "gru", "lstm" or "rnn", in both directions, or "transformer", as wide as the embeddings; None for the
-            decoder's cell.
-        encoder_layers, decoder_layers: number of layers.
-        encoder_heads: heads of a Transformer encoder.
-        encoder_score, encoder_normalizer: of its attentions; None for the scaled dot product and the score's default.
-        positions: how it encodes positions, as in `TransformerConfig`; None for "sinusoidal".
-        window: how many positions to either side the attentions of a Transformer encoder see; None for all.
-        source_size: size of the vocabulary of sources; None for the same vocabulary.
-        features_mark: the id after which a source has features, a second source with its own attention; None if
-            there is none.
-
-    Raises:
-        ConfigError: a name is unknown, a size is below one, or a dropout is outside [0, 1).
-    """
-
-    stepwise: ClassVar[bool] = True
-    size: int
-    model: Literal["gru", "lstm", "rnn"] = "gru"
-    score: str = field(default="additive", kw_only=True)
-    wiring: Literal["bahdanau", "luong"] = "bahdanau"
-    embedding: int = 256
-    hidden: int = 512
-    attention: int = 256
-    dropout: float = 0.3
-    tied: bool = True
-    memory: Literal["whole", "split"] = "whole"
-    copy: Literal["none", "joint", "mixture"] = "none"
-    heads: int = 1
-    encoder: Literal["gru", "lstm", "rnn", "transformer"] | None = None
-    encoder_layers: int = 1
-    decoder_layers: int = 1
-    encoder_heads: int = 4
-    encoder_score: str | None = None
-    encoder_normalizer: str | None = None
-    positions: Literal["sinusoidal", "rotary", "alibi", "relative", "none"] | None = None
-    window: int | None = None
-    source_size: int | None = None
-    features_mark: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        expect_unbounded(self.positions)
-        check_config(self)
-        if self.encoder == self.model:
-            object.__setattr__(self, "encoder", None)
-        check_heads("hidden", self.hidden, self.heads)
-        self._check_encoder()
-        if self.features_mark is not None:
-            expect_attention_for_features(self.score)
-        if self.score == "none" and self.heads > 1:
-            hint = "Omit it, or choose another score."
-            raise ConfigError("model.heads", "1 without attention", f"{self.heads}", hint)
-        if self.memory == "split" and self.hidden % 2:
-            hint = "Choose an even width."
-            raise ConfigError("model.hidden", "an even width, to split into keys and values", f"{self.hidden}", hint)
-
-    @property
-    def encoding(self) -> MechanismConfig:
-        """The mechanism of a Transformer encoder's attentions."""
-        return separate_attention(MechanismConfig(), "encoder", self.encoder_score, self.encoder_normalizer)
-
-    def _check_encoder(self) -> None:
-        if self.encoder == "transformer":
-            check_heads("embedding", self.embedding, self.encoder_heads, "encoder_heads")
-            check_positions(self.positions or "sinusoidal", self.encoding, self.embedding // self.encoder_heads)
-            if self.memory == "split" and self.embedding % 2:
-                expected = "an even width, to split into keys and values"
-                raise ConfigError("model.embedding", expected, f"{self.embedding}", "Choose an even width.")
-            return
-        for name in ("window", "positions", "encoder_score", "encoder_normalizer"):
-            if (value := getattr(self, name)) is not None:
-                hint = (
-                    f"It belongs to self-attention: add {setting('encoder', 'transformer')}, use "
-                    f"{setting('model', 'transformer')}, or omit it."
-                )
-                expected = "no such setting of a recurrent encoder"
-                raise ConfigError(f"model.{name}", expected, f'"{value}"', hint)
 
 
 class RecurrentState(NamedTuple):

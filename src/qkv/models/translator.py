@@ -1,139 +1,29 @@
 """The Transformer encoder-decoder."""
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor, nn
 
 from qkv.biases import Bias
-from qkv.errors import ConfigError
 from qkv.linalg.session import DecodingSession
 from qkv.models.checks import (
-    check_config,
-    check_heads,
-    check_positions,
     clean_source,
-    expect_attention,
-    expect_unbounded,
     padding_of,
     parts_of,
-    separate_attention,
     split_source,
 )
+from qkv.models.configs.translator import TransformerConfig
 from qkv.models.encoders import RecurrentEncoder, encode
 from qkv.models.first_weights import initialize_embeddings
-from qkv.models.parts import PositionParts, TransformerParts, scaled
+from qkv.models.parts import TransformerParts, scaled
 from qkv.models.predictor import EncoderDecoder
 from qkv.nn.biases import at_positions, bias_of
 from qkv.nn.blocks import BlockCache, TransformerBlock, fork_positions
 from qkv.nn.decoding.cache import BatchRows
 from qkv.nn.decoding.stepping import steps
 from qkv.nn.dropout import Dropout
-from qkv.nn.mechanism import MechanismConfig
-from qkv.nn.norms import NormParts
 from qkv.values.rows import select_rows
-
-
-@final
-@dataclass(frozen=True)
-class TransformerConfig(MechanismConfig):
-    """The sizes of an encoder-decoder with a Transformer decoder; the mechanism is that of every attention.
-
-    Args:
-        size: size of the vocabulary.
-        model: the kind of the decoder.
-        width: M.
-        heads: heads of every attention.
-        feed_forward: the hidden width of feed-forward layers.
-        encoder_layers, decoder_layers: number of blocks.
-        dropout: on embeddings and on the output of each sublayer.
-        attention_dropout: on the attention weights.
-        norm_first: whether norms come before the sublayers.
-        tied: whether the output layer shares the embedding's weights.
-        copy: whether and how words are copied from the source: see `qkv.nn.CopyHead`.
-        encoder: "transformer", or a bidirectional "gru", "lstm" or "rnn"; None for "transformer".
-        cross_score, cross_normalizer: of the attention to the source, where it differs from the self-attentions.
-        positions: how positions are encoded: added to the embeddings ("sinusoidal"), or in every self-attention; "none"
-            leaves only the causal mask.
-        window: how many positions self-attention sees: earlier ones in the decoder, in the encoder to either side; None
-            for all.
-        source_size: size of the vocabulary of sources; None for the same vocabulary.
-        features_mark: the id after which a source has features, a second source with its own attention in each
-            decoder block; None if there is none.
-
-    Raises:
-        ConfigError: a name is unknown, a size is below one, heads do not divide the width, or a dropout is outside
-            [0, 1).
-    """
-
-    size: int
-    model: Literal["transformer"] = "transformer"
-    width: int = 256
-    heads: int = 4
-    feed_forward: int = 1024
-    encoder_layers: int = 3
-    decoder_layers: int = 3
-    dropout: float = 0.2
-    attention_dropout: float = 0.0
-    norm_first: bool = True
-    tied: bool = True
-    copy: Literal["none", "joint", "mixture"] = "none"
-    encoder: Literal["transformer", "gru", "lstm", "rnn"] | None = None
-    cross_score: str | None = None
-    cross_normalizer: str | None = None
-    positions: Literal["sinusoidal", "rotary", "alibi", "relative", "none"] = "sinusoidal"
-    window: int | None = None
-    source_size: int | None = None
-    features_mark: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        expect_unbounded(self.positions)
-        check_config(self)
-        expect_attention(self.score)
-        check_heads("width", self.width, self.heads)
-        check_positions(self.positions, self, self.width // self.heads)
-        if self.encoder == "transformer":
-            object.__setattr__(self, "encoder", None)
-        if self.encoder is not None and self.width % 2:
-            hint = "Each direction has half of it."
-            raise ConfigError("model.width", "an even width, for two directions", f"{self.width}", hint)
-        assert self.cross.attends
-
-    @property
-    def parts(self) -> TransformerParts:
-        """All parts of the model."""
-        return TransformerParts(
-            self.size,
-            self.width,
-            self.heads,
-            self.heads,
-            self.width // self.heads,
-            self.feed_forward,
-            self.encoder_layers,
-            decoder_layers=self.decoder_layers,
-            norms=NormParts(place="before" if self.norm_first else "after", final=self.norm_first),
-            positions=PositionParts(self.positions),
-            activation="relu",
-            window=self.window,
-            windowed=() if self.window is None else (True,) * max(self.encoder_layers, self.decoder_layers),
-            mechanism=self.replaced(),
-            cross=self.cross,
-            embed_scale=self.width**0.5,
-            tied=self.tied,
-            source_size=self.source_size,
-            features_mark=self.features_mark,
-            recurrent=None if self.encoder == "transformer" else self.encoder,
-            output_bias=True,
-            dropout=self.dropout,
-            attention_dropout=self.attention_dropout,
-        )
-
-    @property
-    def cross(self) -> MechanismConfig:
-        """The mechanism of the attention to the source."""
-        return separate_attention(self, "cross", self.cross_score, self.cross_normalizer)
 
 
 class TransformerState(NamedTuple):

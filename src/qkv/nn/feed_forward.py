@@ -1,7 +1,7 @@
 """The feed-forward layers of Transformer blocks, plain and gated."""
 
 from collections.abc import Callable
-from typing import Literal, final
+from typing import final
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -9,13 +9,13 @@ from torch.nn import functional as F
 from qkv.errors import expect_name
 from qkv.linalg.matmul import apply_layer
 from qkv.linalg.session import DecodingSession
+from qkv.nn.choices import Activation
 from qkv.nn.dropout import Dropout
 from qkv.nn.inputs import expect_input, expect_sizes
 from qkv.nn.scores import xavier_uniform
 from qkv.values.checked import checked
 from qkv.values.plain_modules import is_plain
 
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "squared_relu"]
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     # In place: nothing else reads the previous layer's output.
     "relu": F.relu_,

@@ -1,28 +1,48 @@
-"""An attention mechanism described by names and numbers, as in flags, settings files and checkpoints."""
+"""An attention mechanism described by names and numbers, as in flags, settings files and checkpoints.
+
+It is the base of the configurations of models, and imports no PyTorch: commands list its settings in their help.
+"""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from qkv.errors import ConfigError, nearest, setting
-from qkv.nn.distance_scores import ConcatScore, KernelScore, kernel_value
-from qkv.nn.normalizers import LearnedEntmax, NormalizerModule, SinkSoftmax
-from qkv.nn.scores import BUILT, CosineScore, FixedScore, LearnedScore, ScoreModule, build_score
-from qkv.normalizers.base import Normalizer
 from qkv.normalizers.catalog import NORMALIZERS
-from qkv.scores.base import Score
 from qkv.scores.catalog import DISTANCES, KERNELS, POWERS, SCORES
-from qkv.scores.example import example
-from qkv.values.catalog import Number, as_flag, listed
-from qkv.values.checked import checked
+from qkv.settings import Option, check
+from qkv.values.catalog import as_flag, listed
+
+if TYPE_CHECKING:
+    from qkv.nn.normalizers import NormalizerModule
+    from qkv.nn.scores import ScoreModule
+    from qkv.normalizers.base import Normalizer
+    from qkv.scores.base import Score
 
 _NONE = "none"
-_SUMMABLE = tuple(name for name in SCORES if name != "learned" and example(name).summable)
-"""Scores that a sum can normalize."""
 LOCATION = "location"
 """The score that reads the weights of the step before too, for decoders that take one step after another."""
+ATTENTION = "Attention"
+"""The topic of the help in which these settings stand."""
+ScoreName = Annotated[
+    str,
+    Option(
+        f"How queries are compared with keys: {SCORES.described()} (a small network); also none in recurrent "
+        "models, and location to translate with one",
+        topic=ATTENTION,
+        or_else="scaled-dot, but additive to a source from a recurrent decoder, and for pooling",
+    ),
+]
 
 
-@checked
+@cache
+def _summable() -> tuple[str, ...]:
+    """Return the scores that a sum can normalize."""
+    from qkv.scores.example import example  # imports PyTorch
+
+    return tuple(name for name in SCORES if name != "learned" and example(name).summable)
+
+
 @dataclass(frozen=True, kw_only=True)
 class MechanismConfig:
     """A score and a normalizer; the base of every model's configuration, so that all models have the same settings.
@@ -54,14 +74,49 @@ class MechanismConfig:
     stepwise: ClassVar[bool] = False
     """Whether the attention takes one step after another, each of which can read the weights of the one before."""
 
-    score: str = "scaled_dot"
-    normalizer: str | None = None
-    alpha: float | Literal["learned"] | None = None
-    sinks: bool = False
-    bandwidth: float | None = None
-    power: float | None = None
+    score: ScoreName = "scaled_dot"
+    normalizer: Annotated[
+        str | None,
+        Option(
+            f"How scores become weights: {NORMALIZERS.described()}",
+            topic=ATTENTION,
+            or_else="softmax, but sum for kernels",
+        ),
+    ] = None
+    alpha: Annotated[
+        float | Literal["learned"] | None,
+        Option(
+            "Alpha of entmax: a number above 1, or learned",
+            topic=ATTENTION,
+            above=1,
+            hint="1.5 lies between softmax and sparsemax.",
+            or_else=1.5,
+        ),
+    ] = None
+    sinks: Annotated[bool, Option("Let each head attend to nothing (softmax)", topic=ATTENTION)] = False
+    bandwidth: Annotated[
+        float | None,
+        Option(
+            "Bandwidth of a kernel",
+            topic=ATTENTION,
+            above=0,
+            hint="Omit it to learn it.",
+            or_else="learned, from the median distance in the first batch",
+        ),
+    ] = None
+    power: Annotated[
+        float | None,
+        Option(
+            f"Power of {listed(POWERS, 'or')}",
+            topic=ATTENTION,
+            above=0,
+            hint="Omit it for the default, 2.",
+            or_else=2,
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
+        check(self, "model")
         score = score_name(self.score)
         object.__setattr__(self, "score", score)
         default = _default_normalizer(score)
@@ -76,6 +131,8 @@ class MechanismConfig:
     @property
     def needs_equal_widths(self) -> bool:
         """Whether queries and keys must have the same width."""
+        from qkv.scores.base import Score
+
         return self._class is not None and self._class.check is Score.check
 
     @property
@@ -99,14 +156,9 @@ class MechanismConfig:
         return self.normalizer == "softmax" and self.score in KERNELS
 
     @property
-    def _class(self) -> type[Score] | None:
+    def _class(self) -> "type[Score] | None":
         """The class of the score; None for "none" and "location"."""
         return SCORES[self.score].cls if self.score in SCORES else None
-
-    def _numbers(self) -> tuple[Number, ...]:
-        assert self.normalizer is not None
-        of_score = SCORES[self.score].numbers if self.score in SCORES else ()
-        return *of_score, *NORMALIZERS[self.normalizer].numbers
 
     def replaced(self, score: str | None = None, normalizer: str | None = None) -> "MechanismConfig":
         """Return this mechanism with another score or normalizer, without the numbers that do not apply to them.
@@ -134,7 +186,7 @@ class MechanismConfig:
         hidden: int | None = None,
         heads: int | None = None,
         key_heads: int | None = None,
-    ) -> ScoreModule:
+    ) -> "ScoreModule":
         """Create the score, with new parameters.
 
         Args:
@@ -154,12 +206,17 @@ class MechanismConfig:
             >>> MechanismConfig(score="gaussian").score_module(8, 8, heads=2).log_bandwidth.shape
             torch.Size([2])
         """
+        from qkv.nn.distance_scores import ConcatScore, KernelScore, kernel_value
+        from qkv.nn.scores import BUILT, CosineScore, FixedScore, LearnedScore, build_score
+
         if self.needs_equal_widths and query_width != key_width:
             hint = 'For different widths use "bilinear" or "additive".'
             expected = f'equal widths of query and key for "{as_flag(self.score)}"'
             raise ConfigError("score", expected, f"{query_width} and {key_width}", hint)
         if self.score in DISTANCES:
-            return self._kernel_module(heads)
+            bandwidth, power = self.bandwidth, self.power
+            fixed = None if bandwidth is None else FixedScore(kernel_value(self.score, bandwidth, power))
+            return fixed or KernelScore(self.score, heads=heads, power=power)
         if self.score in BUILT:
             return build_score(self.score, query_width, key_width, hidden=hidden, heads=heads, key_heads=key_heads)
         match self.score:
@@ -172,12 +229,7 @@ class MechanismConfig:
             case _:
                 return FixedScore(SCORES[self.score].make())
 
-    def _kernel_module(self, heads: int | None) -> ScoreModule:
-        if self.bandwidth is None:
-            return KernelScore(self.score, heads=heads, power=self.power)
-        return FixedScore(kernel_value(self.score, self.bandwidth, self.power))
-
-    def normalizer_part(self, heads: int | None = None) -> Normalizer | NormalizerModule | None:
+    def normalizer_part(self, heads: int | None = None) -> "Normalizer | NormalizerModule | None":
         """Create the normalizer, with new parameters if it has any.
 
         Args:
@@ -190,6 +242,8 @@ class MechanismConfig:
             >>> MechanismConfig(normalizer="hard").normalizer_part()
             Hard()
         """
+        from qkv.nn.normalizers import LearnedEntmax, SinkSoftmax
+
         if self.sinks:
             return SinkSoftmax(heads)
         if self.alpha == "learned":
@@ -208,24 +262,14 @@ class MechanismConfig:
             hint = "Choose a score, or omit what normalizes it."
             name = "sinks" if self.normalizer == "softmax" else "normalizer"
             raise ConfigError(f"model.{name}", "a score to normalize", f'"{_NONE}"', hint)
-        if self.normalizer == "sum" and self.score not in _SUMMABLE:
+        if self.normalizer == "sum" and self.score not in _summable():
             others = listed([name for name in NORMALIZERS if name != "sum"], "or")
-            hint = f"Sums normalize scores that are never negative: {listed(sorted(_SUMMABLE), 'and')}."
+            hint = f"Sums normalize scores that are never negative: {listed(sorted(_summable()), 'and')}."
             raise ConfigError("model.normalizer", f"{others} for {as_flag(self.score)}", '"sum"', hint)
         self._expect_only("alpha", self.normalizer == "entmax", setting("normalizer", "entmax"), f"{self.normalizer}")
         self._expect_only("sinks", self.normalizer == "softmax", setting("normalizer", "softmax"), f"{self.normalizer}")
         self._expect_only("bandwidth", self.score in DISTANCES, setting("score", listed(DISTANCES, "or")), self.score)
         self._expect_only("power", self.score in POWERS, setting("score", listed(POWERS, "or")), self.score)
-        for number in self._numbers():
-            value = getattr(self, number.name, None)
-            if isinstance(value, (int, float)) and not number.above < value < float("inf"):
-                hint = f"Omit it for the default, {number.default:g}."
-                if number.name == "alpha":
-                    hint = "1.5 lies between softmax and sparsemax."
-                raise ConfigError(f"model.{number.name}", f"a number above {number.above:g}", f"{value:g}", hint)
-        if isinstance(self.alpha, str) and self.alpha != "learned":
-            hint = "1.5 lies between softmax and sparsemax, as a number without quotation marks."
-            raise ConfigError("model.alpha", 'a number above 1, or "learned"', f'"{self.alpha}"', hint)
 
     def _expect_only(self, name: str, fits: bool, expected: str, got: str) -> None:
         if getattr(self, name) is not None and getattr(self, name) is not False and not fits:

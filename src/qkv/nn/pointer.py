@@ -1,12 +1,13 @@
 """Attention as the output: a probability for each position of the source."""
 
-from typing import Literal, final, get_args
+from typing import final, get_args
 
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, expect_name
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
+from qkv.nn.choices import PointerScore
 from qkv.nn.distance_scores import KernelScore
 from qkv.nn.inputs import expect_input, expect_sizes
 from qkv.nn.scores import FixedScore, ScoreModule, build_score, score_of
@@ -15,7 +16,6 @@ from qkv.scores.products import Cosine
 from qkv.values.checked import checked
 from qkv.values.hooks import through_hooks
 
-PointerScore = Literal["additive", "bilinear", "dot", "scaled_dot", "cosine", "squared_distance"]
 _SHARPNESS = 10.0
 """The cosine's factor: without one a softmax over cosines is nearly uniform."""
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qkv.errors import ConfigError, DataError, Place, QkvError, TrainingError, brief, setting
-from qkv.settings import converted
+from qkv.settings import build
 from qkv.system import cores, leave_terminal, spawning
 from qkv.tasks.settings import LoopOptions, TaskSettings
 
@@ -83,7 +83,7 @@ def expect_count(number: int | None, task: TaskSettings) -> int | None:
     Raises:
         ConfigError: it is no number, less than one, or the task is not trained step by step.
     """
-    number = converted(LoopOptions, {"processes": number})["processes"]
+    number = build(LoopOptions, {"processes": number}).processes
     if not issubclass(task.options, LoopOptions):
         expect_one_process(number or 1)
     return number

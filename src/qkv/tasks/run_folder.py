@@ -34,6 +34,7 @@ CHANGEABLE = (
 """What may change in a configuration when a run is resumed."""
 OLDER_DEFAULTS: Mapping[str, Any] = {
     "model.model": "transformer",
+    "model.alignment": "soft",
     "model.residual": False,
     "model.sinks": False,
     "model.score": "default",

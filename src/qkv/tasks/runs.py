@@ -26,6 +26,7 @@ from qkv.hub.families.load import (
 )
 from qkv.hub.families.tokenizer import read_tokenizer
 from qkv.hub.folder import Folder
+from qkv.settings import as_dict, build
 from qkv.tasks.notes import note
 from qkv.values.devices import as_device
 
@@ -136,7 +137,7 @@ def open_published(folder: Folder) -> Trained:
     pretrained = read_folder(folder)
     settings = pretrained.checkpoint_config
     longest = pretrained.config.context
-    config: dict[str, Any] = {"task": pretrained.family.task, "model": settings.to_table(), "longest": longest}
+    config: dict[str, Any] = {"task": pretrained.family.task, "model": as_dict(settings), "longest": longest}
     if pretrained.config.labels:
         config["labels"] = list(settings.labels)
     tokenizer = read_tokenizer(folder, pretrained.family, pretrained.config.size)
@@ -219,7 +220,11 @@ def rebuild_reader(trained: Trained, kind: type[S], device: str | torch.device =
     Raises:
         CheckpointError: it has another class, or the weights do not fit.
     """
-    return rebuild(lambda: PublishedConfig.from_table(trained.model_table).build_as(kind, "a reader"), trained, device)
+    return rebuild(lambda: _published(trained).build_as(kind, "a reader"), trained, device)
+
+
+def _published(trained: Trained) -> PublishedConfig:
+    return build(PublishedConfig, trained.model_table, "model")
 
 
 def _misfit(trained: Trained, error: Exception) -> CheckpointError:

@@ -16,22 +16,17 @@ from qkv.checkpoint.former_names import FORMER_NAMES
 from qkv.data.choices import Form, TokenizerKind
 from qkv.data.word_table import WordTable
 from qkv.errors import ConfigError, QkvError, Spelling, in_python, nearest, setting
-from qkv.normalizers.catalog import NORMALIZERS
-from qkv.scores.catalog import POWERS, SCORES
+from qkv.nn.mechanism import ATTENTION
 from qkv.settings import Option, help_of, hints_of, options_of
-from qkv.values.catalog import listed
 
 Texts = Path | str | Iterable[str]
 """A file, or the texts themselves."""
 Pairs = Path | str | Iterable[tuple[str, str]]
 """A file, or the pairs themselves."""
 
-ModelKind = Literal["transformer", "gru", "lstm", "rnn"]
-"""Kinds of language models and translators; a recurrent one is named by its cell."""
-
 LEARNING_RATE: Mapping[str, float] = MappingProxyType({"gru": 3e-3, "lstm": 3e-3, "rnn": 3e-3, "others": 1e-3})
 """Peak learning rates of AdamW by kind of model, chosen on validation data (docs/project/results.md)."""
-DATA, RUN, MODEL, ATTENTION, TRAINING = "Data", "Run", "Model", "Attention", "Training"
+DATA, RUN, MODEL, TRAINING = "Data", "Run", "Model", "Training"
 COLUMNS = "Columns of a TSV file"
 BATCH_WORK = "Batch work"
 TOPICS = (DATA, COLUMNS, RUN, MODEL, ATTENTION, TRAINING)
@@ -283,46 +278,6 @@ class TokenizerSettings:
     lowercase: Annotated[bool, Option("Lower-case all text")] = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class MechanismSettings:
-    """The mechanism of a model's attentions; None where the model has a default."""
-
-    score: Annotated[
-        str | None,
-        Option(
-            f"How queries are compared with keys: {SCORES.described()} (a small network); also none in recurrent "
-            "models, and location to translate with one",
-            topic=ATTENTION,
-            or_else="scaled-dot, but additive to a source from a recurrent decoder, and for pooling",
-        ),
-    ] = None
-    normalizer: Annotated[
-        str | None,
-        Option(
-            f"How scores become weights: {NORMALIZERS.described()}",
-            topic=ATTENTION,
-            or_else="softmax, but sum for kernels",
-        ),
-    ] = None
-    alpha: Annotated[
-        float | Literal["learned"] | None,
-        Option("Alpha of entmax: a number above 1, or learned", topic=ATTENTION, above=1, or_else=1.5),
-    ] = None
-    sinks: Annotated[bool, Option("Let each head attend to nothing (softmax)", topic=ATTENTION)] = False
-    bandwidth: Annotated[
-        float | None,
-        Option(
-            "Bandwidth of a kernel", topic=ATTENTION, or_else="learned, from the median distance in the first batch"
-        ),
-    ] = None
-    power: Annotated[float | None, Option(f"Power of {listed(POWERS, 'or')}", topic=ATTENTION, or_else=2)] = None
-    heads: Annotated[int | None, Option("Heads of each attention", topic=ATTENTION, or_else=4)] = None
-    window: Annotated[
-        int | None,
-        Option("Number of positions to a side that self-attention sees", topic=ATTENTION, or_else="all"),
-    ] = None
-
-
 @final
 @dataclass(frozen=True)
 class TaskSettings:
@@ -331,7 +286,7 @@ class TaskSettings:
     Args:
         name: of the task, as in `qkv train NAME`.
         help: of its command.
-        tables: its tables of settings, by name.
+        tables: its tables of settings, by name: a class, or a union of the configurations of several kinds of model.
         defaults: defaults that are the task's own, by table and name; a mapping has one for each kind of model, and one
             for "others".
         options: what the command has besides.
@@ -341,7 +296,7 @@ class TaskSettings:
 
     name: str
     help: str
-    tables: Mapping[str, type]
+    tables: Mapping[str, Any]
     defaults: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     options: type[RunOptions] = TextOptions
     evaluation: type[EvaluationSettings] = EvaluationSettings
@@ -400,9 +355,11 @@ class TaskSettings:
         Raises:
             ConfigError: there is one; the message suggests the closest setting of the task.
         """
+        former = {dotted.partition(".")[2]: today for dotted, today in FORMER_NAMES.get(self.name, {}).items()}
         for name in names:
             if name not in self.table_of:
-                hint = nearest(name, self.table_of)
+                today = former.get(name)
+                hint = f"Its name is {today}." if today else nearest(name, self.table_of)
                 raise ConfigError(name, f"a setting of {self.name}", "an unknown one", hint)
 
     def in_tables(self, settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -436,8 +393,9 @@ class TaskSettings:
             for name in rows if isinstance(rows, Mapping) else ():
                 dotted = f"{table}.{name}"
                 if dotted in former and dotted not in self.names:
-                    hint = f"Rename it: write {former[dotted]} in place of {name}."
-                    expected = f"its name of today, {former[dotted]}"
+                    today = former[dotted]
+                    hint = f"Rename it: write {today} in place of {name}." if today else "Omit it: it had no effect."
+                    expected = f"its name of today, {today}" if today else "a known setting"
                     raise ConfigError(dotted, expected, "a name of earlier versions", hint)
 
     def expect_one(self, tables: Mapping[str, Mapping[str, Any]]) -> None:

@@ -2,31 +2,36 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, final, overload
 
 from qkv.errors import ConfigError, expect_name, quantity
 from qkv.files import as_path
+from qkv.models.configs.fields import ModelKind
+from qkv.models.configs.language_model import DecoderConfig, RecurrentDecoderConfig
+from qkv.models.configs.pointer import PointerConfig
+from qkv.models.configs.reader import ClassifierConfig, ReaderConfig
+from qkv.models.configs.translator import MonotonicConfig, RecurrentConfig, TransformerConfig
 from qkv.notebooks import table
 from qkv.tasks import run as training
 from qkv.tasks.catalog import TASKS, recipe_of
 from qkv.tasks.classify.predict import Classifier
-from qkv.tasks.classify.settings import ClassifyFiles, ClassifyModel, LabelModel
+from qkv.tasks.classify.settings import ClassifyFiles
 from qkv.tasks.generate.predict import Generator
-from qkv.tasks.generate.settings import GenerateFiles, GenerateModel, GenerateTokenizer
+from qkv.tasks.generate.settings import GenerateFiles, GenerateTokenizer
 from qkv.tasks.listeners import listening
 from qkv.tasks.load import load
 from qkv.tasks.notes import Verbosity, use_verbosity
 from qkv.tasks.point.predict import ElementPointer
-from qkv.tasks.point.settings import PointFiles, PointModel
+from qkv.tasks.point.settings import PointFiles
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.regress.settings import RegressFiles, RegressModel
 from qkv.tasks.settings import TokenizerSettings, parameters, spelling_settings
 from qkv.tasks.tag.predict import Tagger
 from qkv.tasks.tag.settings import TagFiles
 from qkv.tasks.translate.predict import Translator
-from qkv.tasks.translate.settings import MemberSettings, TranslateFiles, TranslateModel, TranslateTokenizer
+from qkv.tasks.translate.settings import MemberSettings, TranslateFiles, TranslateTokenizer
 from qkv.training.events import Event, Outcome
 from qkv.training.screen import show_figures
 from qkv.training_settings import Settings as Training
@@ -55,28 +60,57 @@ class CallSettings:
 
 # One class for each task gives editors and type checkers the arguments of `train`.
 @dataclass(frozen=True, kw_only=True)
-class TranslateSettings(CallSettings, TranslateFiles, TranslateTokenizer, TranslateModel, Training, MemberSettings):
+class SizesOfData:
+    """What the data determines: no arguments."""
+
+    size: int = field(init=False)
+    source_size: int | None = field(init=False)
+    features_mark: int | None = field(init=False)
+    labels: int = field(init=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslateSettings(
+    SizesOfData,
+    CallSettings,
+    TranslateFiles,
+    TranslateTokenizer,
+    TransformerConfig,
+    RecurrentConfig,
+    MonotonicConfig,
+    Training,
+    MemberSettings,
+):
     """All arguments to train a translator."""
 
+    model: ModelKind = "transformer"  # type: ignore[assignment]  # that of any configuration
+    alignment: Literal["soft", "monotonic-0", "monotonic-1"] = "soft"  # type: ignore[assignment]
+
 
 @dataclass(frozen=True, kw_only=True)
-class GenerateSettings(CallSettings, GenerateFiles, GenerateTokenizer, GenerateModel, Training):
+class GenerateSettings(
+    SizesOfData, CallSettings, GenerateFiles, GenerateTokenizer, DecoderConfig, RecurrentDecoderConfig, Training
+):
     """All arguments to train a language model."""
 
+    model: ModelKind = "transformer"  # type: ignore[assignment]
+
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifySettings(CallSettings, ClassifyFiles, TokenizerSettings, ClassifyModel, Training):
+class ClassifySettings(SizesOfData, CallSettings, ClassifyFiles, TokenizerSettings, ClassifierConfig, Training):
     """All arguments to train a classifier; pairs are a label and a text."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TagSettings(CallSettings, TagFiles, TokenizerSettings, LabelModel, Training):
+class TagSettings(SizesOfData, CallSettings, TagFiles, TokenizerSettings, ReaderConfig, Training):
     """All arguments to train a tagger."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PointSettings(CallSettings, PointFiles, PointModel, Training):
+class PointSettings(CallSettings, PointFiles, PointerConfig, Training):
     """All arguments to train a pointer network; pairs are elements and positions, as texts or lists of numbers."""
+
+    features: int = field(init=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from qkv.hub.families.family import ACTIVATIONS, Family, Setting, read_settings,
 from qkv.hub.families.keys import SettingsReader
 from qkv.hub.families.rules import Same, WeightRule, named
 from qkv.models.parts import PositionParts, TransformerParts
-from qkv.nn.feed_forward import Activation
+from qkv.nn.choices import Activation
 from qkv.nn.norms import NormParts
 
 _BOTH = ("weight", "bias")

@@ -8,7 +8,7 @@ from typing import Any, Literal, final
 from qkv.hub.families.keys import SettingsReader
 from qkv.hub.families.rules import WeightRule
 from qkv.models.parts import TransformerParts
-from qkv.nn.feed_forward import Activation
+from qkv.nn.choices import Activation
 
 Task = Literal["generate", "fill", "translate", "classify", "tag"]
 ACTIVATIONS: Mapping[str, Activation] = {

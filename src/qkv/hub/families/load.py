@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, final
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -26,10 +26,9 @@ from qkv.models.parts import TransformerParts
 from qkv.models.reader import MaskedLanguageModel, TextClassifier, TextTagger
 from qkv.models.translator import TransformerTranslator
 from qkv.nn.positions import PositionEmbedding
-from qkv.settings import as_dict
-from qkv.settings import build as build_settings
+from qkv.settings import Option, check
 
-PUBLISHED = "published"
+PUBLISHED: Literal["published"] = "published"
 """The kind of these models in the configuration of a checkpoint."""
 
 FAMILIES: Mapping[str, Family] = {family.name: family for family in (*DECODERS, *ENCODERS, *ENCODER_DECODERS)}
@@ -58,6 +57,7 @@ class PublishedConfig:
         stored: which tensors of the output layer the folder holds, separated by spaces.
         context: tokens that are read at once, if fewer than the model can read.
         dropout: in training; None for that of config.json.
+        model: its kind.
 
     Raises:
         ConfigError: a number is outside its range.
@@ -65,27 +65,12 @@ class PublishedConfig:
 
     settings: str
     stored: str = ""
-    context: int | None = None
-    dropout: float | None = None
+    context: Annotated[int | None, Option("Context length", "tokens", least=1, hint="Omit it for all.")] = None
+    dropout: Annotated[float | None, Option("Dropout in training", least=0, below=1, hint="0 disables it.")] = None
+    model: Literal["published"] = PUBLISHED
 
     def __post_init__(self) -> None:
-        if self.context is not None and self.context < 1:
-            raise ConfigError("model.context", "at least 1", f"{self.context}", "Omit it for all.")
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise ConfigError("model.dropout", "a fraction in [0, 1)", f"{self.dropout}", "0: none.")
-
-    @classmethod
-    def from_table(cls, table: Mapping[str, Any]) -> "PublishedConfig":
-        """Read the configuration of a model in a checkpoint, whose kind is `PUBLISHED`.
-
-        Raises:
-            ConfigError: a name is unknown, or a value is of a wrong type or out of range.
-        """
-        return build_settings(cls, {name: item for name, item in table.items() if name != "model"}, "model")
-
-    def to_table(self) -> dict[str, Any]:
-        """Return the configuration of the model in a checkpoint."""
-        return {"model": PUBLISHED, **as_dict(self)}
+        check(self, "model")
 
     @property
     def copy(self) -> str:

@@ -59,7 +59,7 @@ def save(model: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) 
 
     Example:
         >>> import tempfile
-        >>> from qkv.models.language_model import DecoderConfig
+        >>> from qkv.models.configs.language_model import DecoderConfig
         >>> model = LanguageModel(DecoderConfig(size=20, width=16, heads=2, feed_forward=32, layers=1))
         >>> with tempfile.TemporaryDirectory() as parent:
         ...     sorted(path.name for path in save(model, Path(parent, "neox")).iterdir())

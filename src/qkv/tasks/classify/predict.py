@@ -12,10 +12,12 @@ from qkv.data.batches import device_of
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, Place
 from qkv.hub.families.load import PUBLISHED
+from qkv.models.configs.reader import ClassifierConfig, ReaderConfig
 from qkv.models.reader import TextClassifier, TextTagger
 from qkv.recording import record
+from qkv.settings import build
 from qkv.tasks.classify.data import EncodedText, Labeling, features_of, read_texts
-from qkv.tasks.classify.model import build_model, stored_config
+from qkv.tasks.classify.model import build_model
 from qkv.tasks.classify.objective import ReaderModel, predict
 from qkv.tasks.classify.settings import ClassifyEvaluation
 from qkv.tasks.length import expect_length
@@ -211,5 +213,8 @@ def rebuild_labeler(
         model_class: type[TextClassifier | TextTagger] = TextClassifier if kind == "classify" else TextTagger
         return rebuild_reader(trained, model_class, device), tokenizer, names, longest
     size, unknown = tokenizer.size, tokenizer.unk
-    model = rebuild(lambda: build_model(kind, stored_config(table), size, len(names), unknown), trained, device)
+    configuration = ClassifierConfig if kind == "classify" else ReaderConfig
+    model = rebuild(
+        lambda: build_model(build(configuration, table, "model"), size, len(names), unknown), trained, device
+    )
     return model, tokenizer, names, longest

@@ -1,50 +1,41 @@
 """`qkv train classify`: from settings to a trained run folder; `qkv train tag` shares all but the reader."""
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from qkv.data.labeled import Unit
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, quantity, setting
-from qkv.models.reader import ReaderConfig
-from qkv.tasks.classify.data import LabeledText, LabelFiles, Labeling, ReadTexts, read_for_training, read_texts
-from qkv.tasks.classify.model import build_model, read_config, table_of
+from qkv.models.configs.reader import ClassifierConfig, ReaderConfig
+from qkv.tasks.classify.data import LabeledText, LabelFiles, ReadTexts, read_for_training, read_texts
+from qkv.tasks.classify.model import build_model
 from qkv.tasks.classify.objective import LabelTask, ReaderModel
 from qkv.tasks.classify.settings import CLASSIFY
 from qkv.tasks.origin import Origin
-from qkv.tasks.recipe import ModelTable, Recipe, RecipeSettings
+from qkv.tasks.recipe import Recipe, RecipeSettings
 from qkv.tasks.settings import TaskSettings
 
 LabelSettings = RecipeSettings[LabelFiles, ReaderConfig]
 LabelRecipe = Recipe[LabelFiles, ReaderConfig, LabeledText, ReaderModel]
 
 
-def label_recipe(
-    kind: Labeling,
-    settings: TaskSettings,
-    read_config: Callable[[Mapping[str, Any]], ReaderConfig],
-    read_texts: ReadTexts,
-    unit: Unit,
-) -> LabelRecipe:
+def label_recipe(settings: TaskSettings, read_texts: ReadTexts, unit: Unit) -> LabelRecipe:
     """Return the recipe of a task that labels.
 
     Args:
-        kind: "classify" or "tag".
         settings: its tables of settings.
-        read_config: checks the settings of its model.
         read_texts: reads its data.
         unit: what a text is called.
     """
 
     def read(settings: LabelSettings, tokenizer: Tokenizer | None) -> LabeledText:
-        seed, wide = settings.training.seed, settings.model.wide
+        seed, config = settings.training.seed, settings.model
+        wide = config.wide if isinstance(config, ClassifierConfig) else None
         return read_for_training(read_texts, settings.data, settings.tokenizer, seed, tokenizer, wide, unit)
 
     def create(config: ReaderConfig, text: LabeledText) -> ReaderModel:
-        return build_model(kind, config, text.tokenizer.size, len(text.labels), text.tokenizer.unk)
+        return build_model(config, text.tokenizer.size, len(text.labels), text.tokenizer.unk)
 
-    table = ModelTable(read_config, table_of)
-    return Recipe(settings, table, read, create, _job, _identity, _summary, adapt=_expect_labels)
+    return Recipe(settings, read, create, _job, _identity, _summary, adapt=_expect_labels)
 
 
 def _job(model: ReaderModel, text: LabeledText, settings: LabelSettings) -> LabelTask:
@@ -75,4 +66,4 @@ def _expect_labels(text: LabeledText, origin: Origin | None) -> LabeledText:
     return text
 
 
-RECIPE = label_recipe("classify", CLASSIFY, read_config, read_texts, "texts")
+RECIPE = label_recipe(CLASSIFY, read_texts, "texts")

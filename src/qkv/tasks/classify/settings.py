@@ -2,16 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from qkv.data.choices import LABELED_HELD_OUT
+from qkv.models.configs.reader import ClassifierConfig
 from qkv.settings import Option
 from qkv.tasks.settings import (
-    ATTENTION,
     LEARNING_RATE,
     AnswersEvaluation,
     DeviceSettings,
-    MechanismSettings,
     Pairs,
     ShardAnswers,
     TaskSettings,
@@ -53,47 +52,6 @@ class ClassifyFiles(ClassifyData):
     longest: Annotated[int, Option("Maximum length of a text", "tokens", least=1)] = 512
 
 
-@dataclass(frozen=True, kw_only=True)
-class LabelModel(MechanismSettings):
-    """The model of texts or words with labels; None where it has a default."""
-
-    model: Annotated[
-        Literal["gru", "lstm", "rnn", "transformer", "none"],
-        Option("Encoder; none attends to the words themselves"),
-    ] = "gru"
-    layers: Annotated[int | None, Option("Layers of the encoder", or_else=1)] = None
-    width: Annotated[int | None, Option("Width of the model", or_else=256)] = None
-    feed_forward: Annotated[int | None, Option("Hidden width of a Transformer's feed-forward layers", or_else=512)] = (
-        None
-    )
-    residual: Annotated[bool, Option("Add the embeddings to the states of a recurrent encoder")] = False
-    positions: Annotated[
-        Literal["sinusoidal", "rotary", "alibi", "relative", "none"] | None,
-        Option("Positions of a Transformer", or_else="sinusoidal"),
-    ] = None
-    dropout: Annotated[float | None, Option("Dropout in training", or_else=0.5)] = None
-    word_dropout: Annotated[float | None, Option("Fraction of tokens replaced by unknown in training", or_else=0.1)] = (
-        None
-    )
-    heads: Annotated[int | None, Option("Heads of a Transformer's self-attentions", topic=ATTENTION, or_else=4)] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassifyModel(LabelModel):
-    """The model of texts with labels."""
-
-    pool: Annotated[Literal["attention", "mean"] | None, Option("How words become one vector", or_else="attention")] = (
-        None
-    )
-    wide: Annotated[
-        int | None,
-        Option(
-            "Buckets of a linear model of words and n-grams beside the encoder; 131072 suit a few thousand texts",
-            or_else="no such model",
-        ),
-    ] = None
-
-
 # For a few thousand sentences on a laptop; chosen on the validation part of SST-2.
 LOOP: Mapping[str, object] = {
     "steps": 2000,
@@ -116,7 +74,7 @@ CLASSIFY = TaskSettings(
 
     Example: qkv train classify --data films.tsv --out runs/films
     """,
-    {"data": ClassifyFiles, "tokenizer": TokenizerSettings, "model": ClassifyModel, "training": Training},
+    {"data": ClassifyFiles, "tokenizer": TokenizerSettings, "model": ClassifierConfig, "training": Training},
     # Words determine the label of a text.
     {"tokenizer": {"tokenizer": "word", "vocabulary": 30_000}, "training": LOOP},
     evaluation=ClassifyEvaluation,

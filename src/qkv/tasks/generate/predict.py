@@ -21,8 +21,9 @@ from qkv.decode.sampling import Sampling, row_keys, sample
 from qkv.errors import ConfigError, DataError, QkvError, expect_name, setting
 from qkv.metrics.figure import Figure
 from qkv.models.language_model import LanguageModel
+from qkv.settings import build
 from qkv.tasks.corpora.text import TextInMemory
-from qkv.tasks.generate.model import build_model, stored_config
+from qkv.tasks.generate.model import Config, build_model
 from qkv.tasks.generate.scoring import TextModel, judge
 from qkv.tasks.generate.settings import GENERATE, TEMPERATURE, TOKENS, GenerateEvaluation, LongPrompt
 from qkv.tasks.python_values import as_source, expect_texts, text_line
@@ -77,7 +78,7 @@ class Generator:
         """Build the model of a checkpoint; arguments and errors as for `load`."""
         expect_task(trained, GENERATE.name, "a language model")
         model = rebuild(
-            lambda: build_model(stored_config(trained.model_table), trained.tokenizer.size), trained, device
+            lambda: build_model(build(Config, trained.model_table, "model"), trained.tokenizer.size), trained, device
         )
         return cls(model, trained.tokenizer)
 

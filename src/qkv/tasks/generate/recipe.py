@@ -1,16 +1,20 @@
 """`qkv train generate`: from settings to a trained run folder."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import quantity
+from qkv.hub.families.load import PublishedConfig
 from qkv.tasks.generate.data import TrainingText, read_for_training
-from qkv.tasks.generate.model import Config, build_model, read_config, table_of
+from qkv.tasks.generate.model import Config, build_model
 from qkv.tasks.generate.objective import LanguageTask
 from qkv.tasks.generate.scoring import TextModel
 from qkv.tasks.generate.settings import GENERATE, GenerateFiles
-from qkv.tasks.recipe import ModelTable, Recipe, RecipeSettings
+from qkv.tasks.recipe import Recipe, RecipeSettings
 
+_CONTEXT = 256
+"""The default context of a published model in training, which could read far more than suits a laptop."""
 LanguageSettings = RecipeSettings[GenerateFiles, Config]
 
 
@@ -33,6 +37,12 @@ def _identity(text: TrainingText, settings: LanguageSettings) -> dict[str, Any]:
     return {"order": settings.data.order, "text": text.fingerprints}
 
 
+def _defaults_of(config: Config, files: GenerateFiles) -> Mapping[str, Mapping[str, object]]:
+    if not isinstance(config, PublishedConfig) or config.context is not None:
+        return {}
+    return {"model": {"context": min(_CONTEXT, config.described().config.context)}}
+
+
 def _summary(text: TrainingText, _: TextModel) -> str:
     unknown = f", {text.valid.unknown:,} of them unknown" if text.valid.unknown else ""
     train, valid = quantity(text.train.tokens, "training token"), quantity(text.valid.tokens, "validation token")
@@ -41,10 +51,11 @@ def _summary(text: TrainingText, _: TextModel) -> str:
 
 RECIPE: Recipe[GenerateFiles, Config, TrainingText, TextModel] = Recipe(
     GENERATE,
-    ModelTable(read_config, table_of),
     _read,
     _build,
     _job,
     _identity,
     _summary,
+    defaults_of=_defaults_of,
+    published=PublishedConfig,
 )

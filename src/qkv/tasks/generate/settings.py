@@ -5,14 +5,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from qkv.data.choices import TokenizerKind, WindowOrder
+from qkv.models.configs.language_model import LanguageModelConfig
 from qkv.settings import Option
 from qkv.tasks.settings import (
-    ATTENTION,
     AnswerSettings,
     DeviceSettings,
     EvaluationSettings,
-    MechanismSettings,
-    ModelKind,
     TaskSettings,
     Texts,
     TokenizerSettings,
@@ -89,47 +87,18 @@ class GenerateTokenizer(TokenizerSettings):
     ] = "bpe"
 
 
-@dataclass(frozen=True, kw_only=True)
-class GenerateModel(MechanismSettings):
-    """The model; None where its kind has a default."""
-
-    model: Annotated[ModelKind, Option("Kind of model")] = "transformer"
-    layers: Annotated[int | None, Option("Layers", or_else={"transformer": 4, "others": 1})] = None
-    width: Annotated[int | None, Option("Width of the model", or_else={"transformer": 192, "others": 256})] = None
-    feed_forward: Annotated[int | None, Option("Hidden width of a Transformer's feed-forward layers", or_else=768)] = (
-        None
-    )
-    activation: Annotated[
-        str | None, Option("Activation of a Transformer's feed-forward layers", or_else="squared_relu")
-    ] = None
-    bias: Annotated[bool, Option("A Transformer's projections have biases, as by default")] = True
-    context: Annotated[int | None, Option("Context length", "tokens", or_else=256)] = None
-    positions: Annotated[
-        Literal["rotary", "sinusoidal", "learned", "alibi", "relative", "none"] | None,
-        Option("Positions of a Transformer", or_else="rotary for products and distances, sinusoidal for other scores"),
-    ] = None
-    dropout: Annotated[float | None, Option("Dropout in training", or_else=0.1)] = None
-    attention_dropout: Annotated[float | None, Option("Dropout of a Transformer's weights", or_else=0.0)] = None
-    tied: Annotated[bool, Option("The output layer shares the weights of the embedding, as by default")] = True
-    heads: Annotated[
-        int | None, Option("Heads of each attention", topic=ATTENTION, or_else={"transformer": 6, "others": 4})
-    ] = None
-    key_heads: Annotated[
-        int | None,
-        Option("Heads of keys and values, shared by groups of heads", topic=ATTENTION, or_else="as many as heads"),
-    ] = None
-    window: Annotated[
-        int | None, Option("Number of earlier positions that attention sees", topic=ATTENTION, or_else="all")
-    ] = None
-
-
 GENERATE = TaskSettings(
     "generate",
     """Train a language model on a text file; it learns to continue any text.
 
     Example: qkv train generate --text plays.txt --out runs/plays
     """,
-    {"data": GenerateFiles, "tokenizer": GenerateTokenizer, "model": GenerateModel, "training": Training},
+    {
+        "data": GenerateFiles,
+        "tokenizer": GenerateTokenizer,
+        "model": LanguageModelConfig,
+        "training": Training,
+    },
     {
         "tokenizer": {"tokenizer": "char", "minimum": 1},
         # For a million characters on a laptop; chosen on the validation part of tiny Shakespeare.

@@ -14,11 +14,12 @@ from qkv.data.pointing import Pointed, parse_pairs, read_elements
 from qkv.data.words import split_words
 from qkv.errors import CheckpointError, ConfigError, Place, setting
 from qkv.metrics.figure import Figure
+from qkv.models.configs.pointer import PointerConfig
 from qkv.models.pointer import END, PointerNetwork
 from qkv.recording.recorder import record
+from qkv.settings import build
 from qkv.tasks.pairs import PairSources
 from qkv.tasks.point.data import ElementVocabulary
-from qkv.tasks.point.model import build_pointer
 from qkv.tasks.point.objective import judge_positions, point, stack
 from qkv.tasks.point.settings import POINT, AnswerOrder, PointEvaluation
 from qkv.tasks.python_values import expect_texts
@@ -122,7 +123,11 @@ class ElementPointer:
             raise CheckpointError(str(trained.folder), expected, "others", OTHER_VERSION)
         elements, features = config["elements"], config["features"]
         vocabulary = None if words is None else ElementVocabulary(cast("list[str]", words))
-        model = rebuild(lambda: build_pointer(table, elements, features), trained, device)
+
+        def network() -> PointerNetwork:
+            return PointerNetwork(replace(build(PointerConfig, table, "model"), elements=elements, features=features))
+
+        model = rebuild(network, trained, device)
         return cls(model, vocabulary, elements, config["order"], config["longest"])
 
     def point(self, lines: Sequence[str], *, beam: int = 1) -> list[tuple[int, ...]]:

@@ -3,22 +3,17 @@
 from typing import Any
 
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, quantity
-from qkv.models.pointer import PointerConfig, PointerNetwork
+from qkv.errors import quantity
+from qkv.models.configs.pointer import PointerConfig
+from qkv.models.pointer import PointerNetwork
 from qkv.tasks.origin import Origin
 from qkv.tasks.point.data import ElementVocabulary, PointLines, read_lines
-from qkv.tasks.point.model import new_model, read_config, table_of
+from qkv.tasks.point.model import new_model
 from qkv.tasks.point.objective import PointTask
 from qkv.tasks.point.settings import POINT, PointFiles
-from qkv.tasks.recipe import ModelTable, Recipe, RecipeSettings
+from qkv.tasks.recipe import Recipe, RecipeSettings
 
 PointerSettings = RecipeSettings[PointFiles, PointerConfig]
-
-
-def _expect_words(settings: PointerSettings) -> None:
-    size = settings.data.vocabulary
-    if size < 2:
-        raise ConfigError("data.vocabulary", "at least 2", f"{size}", "Use more.")
 
 
 def _read(settings: PointerSettings, _: Tokenizer | None) -> PointLines:
@@ -63,12 +58,10 @@ def _unknown(lines: PointLines) -> str:
 
 RECIPE: Recipe[PointFiles, PointerConfig, PointLines, PointerNetwork] = Recipe(
     POINT,
-    ModelTable(read_config, table_of),
     _read,
     new_model,
     _job,
     _identity,
     _summary,
-    check=_expect_words,
     adapt=_with_words,
 )

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from qkv.data.choices import Elements
+from qkv.models.configs.pointer import PointerConfig
 from qkv.settings import Option
 from qkv.tasks.settings import (
-    ATTENTION,
     DATA,
     AnswersEvaluation,
     DeviceSettings,
@@ -71,37 +71,7 @@ class PointFiles(PointData):
     order: Annotated[
         AnswerOrder, Option("What makes an answer exact: the same sequence, cycle (corners) or set", topic=DATA)
     ] = "sequence"
-    vocabulary: Annotated[int, Option("Maximum number of words", "words")] = 30_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class PointModel:
-    """The pointer network; its defaults learn most in two minutes of a core: hulls of 10 points 89 % exact, while
-    bidirectional LSTMs reach 60 %.
-    """
-
-    model: Annotated[
-        Literal["transformer", "lstm", "gru", "rnn"],
-        Option("The encoder, of which recurrent ones are the decoder too"),
-    ] = "transformer"
-    decoder: Annotated[
-        Literal["gru", "lstm", "rnn"] | None,
-        Option("The decoder", or_else="gru, or that of a recurrent encoder"),
-    ] = None
-    score: Annotated[
-        str | None,
-        Option(
-            "How elements are compared: additive, bilinear, dot, scaled-dot, cosine or gaussian (learned bandwidth)",
-            topic=ATTENTION,
-            or_else="additive",
-        ),
-    ] = None
-    once: Annotated[bool, Option("Each element is pointed at at most once, as by default", off="repeats")] = True
-    width: Annotated[int | None, Option("Width of states", or_else=64)] = None
-    attention: Annotated[int | None, Option("Hidden width of an additive score", or_else=64)] = None
-    layers: Annotated[int | None, Option("Layers of the encoder", or_else={"transformer": 3, "others": 1})] = None
-    heads: Annotated[int | None, Option("Heads of the transformer's attentions", or_else=4)] = None
-    dropout: Annotated[float | None, Option("Dropout in training", or_else=0.0)] = None
+    vocabulary: Annotated[int, Option("Maximum number of words", "words", least=2)] = 30_000
 
 
 POINT = TaskSettings(
@@ -110,7 +80,7 @@ POINT = TaskSettings(
 
     Example: qkv train point --data sort.tsv --out runs/sort
     """,
-    {"data": PointFiles, "model": PointModel, "training": Training},
+    {"data": PointFiles, "model": PointerConfig, "training": Training},
     {
         "training": {
             "steps": 5000,

@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 
 from qkv.data.table import Columns
-from qkv.errors import ConfigError, DataError, UnsupportedError, expect_enough_memory, setting
+from qkv.errors import DataError, UnsupportedError, expect_enough_memory, setting
 from qkv.metrics.figure import Figure
-from qkv.scores.catalog import SCORES
-from qkv.settings import build
 from qkv.tasks.regress.settings import RegressModel
 
 ESTIMATOR_METHODS: Mapping[str, str] = {"cross-validation": "leave-one-out", "learned": "gradient"}
@@ -53,24 +51,6 @@ def estimator_class() -> Any:
         hint = "Install it: in the checkout, pip install '.[regression]'."
         raise UnsupportedError("regress", "scikit-learn", str(error), hint) from None
     return NadarayaWatson
-
-
-def read_config(table: Mapping[str, Any]) -> RegressModel:
-    """Check the settings of a model, and fill in its defaults.
-
-    Raises:
-        ConfigError: a name is unknown, a value is invalid, or a setting does not apply.
-    """
-    model = build(RegressModel, table, "model")
-    bandwidth = model.bandwidth
-    if bandwidth == "learned" and SCORES[model.kernel].cls.piecewise_constant:
-        expected, hint = "a kernel that is differentiable in its bandwidth", 'Use "cross-validation".'
-        raise ConfigError("model.bandwidth", expected, f'"learned" for the {model.kernel} kernel', hint)
-    numbers = () if isinstance(bandwidth, str) else (bandwidth,) if isinstance(bandwidth, float) else bandwidth
-    if not all(0 < number < math.inf for number in numbers):
-        hint = 'Or "cross-validation".'
-        raise ConfigError("model.bandwidth", "a finite number above 0", f"{bandwidth!r}", hint)
-    return model
 
 
 def judge_regression(predicted: Any, truth: Any, signature: str) -> tuple[Figure, ...]:

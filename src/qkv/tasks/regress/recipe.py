@@ -10,10 +10,9 @@ from qkv.data.table import Columns
 from qkv.data.tokenizer import Tokenizer
 from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
-from qkv.settings import as_dict
-from qkv.tasks.recipe import ModelTable, Recipe, RecipeSettings
+from qkv.tasks.recipe import Recipe, RecipeSettings
 from qkv.tasks.regress.data import read_columns
-from qkv.tasks.regress.model import estimator_class, fit, judge_regression, read_config
+from qkv.tasks.regress.model import estimator_class, fit, judge_regression
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.regress.settings import REGRESS, RegressFiles, RegressModel
 
@@ -58,7 +57,6 @@ def _draw(run: Path, picture: Path) -> None:
 
 RECIPE: Recipe[RegressFiles, RegressModel, Columns, KernelSmoother] = Recipe(
     REGRESS,
-    ModelTable(read_config, as_dict),
     _read,
     _build,
     None,

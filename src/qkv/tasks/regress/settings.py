@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from qkv.data.choices import Decimal, Missing
 from qkv.errors import ConfigError, setting
-from qkv.scores.catalog import KERNELS
-from qkv.settings import Option
+from qkv.scores.catalog import KERNELS, SCORES
+from qkv.settings import Option, check
 from qkv.tasks.settings import AnswersEvaluation, LineAnswers, RunOptions, TaskSettings
 
 if TYPE_CHECKING:
@@ -80,14 +80,29 @@ class RegressFiles(RegressData):
 
 @dataclass(frozen=True, kw_only=True)
 class RegressModel:
-    """A kernel and its bandwidths."""
+    """A kernel and its bandwidths.
+
+    Raises:
+        ConfigError: a bandwidth is out of range, or cannot be learned.
+    """
 
     kernel: Annotated[Kernel, Option("The kernel")] = "gaussian"
     bandwidth: Annotated[
         float | Sequence[float] | Literal["cross-validation", "learned"],
-        Option("A number, one per column (0.5,20), or found on a grid or by the gradient of leave-one-out errors"),
+        Option(
+            "A number, one per column (0.5,20), or found on a grid or by the gradient of leave-one-out errors",
+            above=0,
+            hint='Or "cross-validation".',
+        ),
     ] = "cross-validation"
     beyond: Annotated[Beyond, Option("The prediction where no point has weight")] = "nearest"
+
+    def __post_init__(self) -> None:
+        check(self, "model")
+        bandwidth = self.bandwidth
+        if bandwidth == "learned" and SCORES[self.kernel].cls.piecewise_constant:
+            expected, hint = "a kernel that is differentiable in its bandwidth", 'Use "cross-validation".'
+            raise ConfigError("model.bandwidth", expected, f'"learned" for the {self.kernel} kernel', hint)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from qkv.tasks.classify.recipe import label_recipe
 from qkv.tasks.tag.data import read_texts
-from qkv.tasks.tag.model import read_config
 from qkv.tasks.tag.settings import TAG
 
-RECIPE = label_recipe("tag", TAG, read_config, read_texts, "sentences")
+RECIPE = label_recipe(TAG, read_texts, "sentences")

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 from qkv.data.choices import LABELED_HELD_OUT
+from qkv.models.configs.reader import ReaderConfig
 from qkv.settings import Option
-from qkv.tasks.classify.settings import LOOP, LabelModel
+from qkv.tasks.classify.settings import LOOP
 from qkv.tasks.settings import AnswersEvaluation, DeviceSettings, ShardAnswers, TaskSettings, TokenizerSettings
 from qkv.training_settings import Settings as Training
 
@@ -54,7 +55,7 @@ TAG = TaskSettings(
 
     Example: qkv train tag --data train.conll --out runs/names
     """,
-    {"data": TagFiles, "tokenizer": TokenizerSettings, "model": LabelModel, "training": Training},
+    {"data": TagFiles, "tokenizer": TokenizerSettings, "model": ReaderConfig, "training": Training},
     # A tag can depend on a word's ending.
     {"tokenizer": {"tokenizer": "bpe", "vocabulary": 4000}, "training": LOOP},
     evaluation=TagEvaluation,

@@ -35,7 +35,7 @@ from qkv.tasks.task import Answerer, Scored, reads_no_columns
 from qkv.tasks.translate.alignment_reading import AlignmentReading, default_reading, stored_reading
 from qkv.tasks.translate.decoding import Decoding, as_stepper, decode, shown_end
 from qkv.tasks.translate.limits import STORED, LengthLimit
-from qkv.tasks.translate.model import TranslationModel, build_model, read_config
+from qkv.tasks.translate.model import TranslationConfig, TranslationModel, build_model
 from qkv.tasks.translate.settings import BleuSettings, TranslateEvaluation
 from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
@@ -551,7 +551,10 @@ def _translator_of(trained: Trained, device: str | torch.device, weights: Mappin
     longest, columns = config.get("longest"), config.get("table")
     table = None if columns is None else _word_table(columns, trained.folder)
     model = rebuild(
-        lambda: build_model(read_config(trained.model_table), trained.tokenizer, table), trained, device, weights
+        lambda: build_model(build(TranslationConfig, trained.model_table, "model"), trained.tokenizer, table),
+        trained,
+        device,
+        weights,
     )
     longest = longest if isinstance(longest, int) else 256
     chosen = stored_reading(trained.contents.figures)

@@ -10,11 +10,12 @@ from qkv.data.corpus import fingerprint
 from qkv.data.marked_pieces import joined_words
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, on_command_line, quantity, setting
+from qkv.hub.families.load import PublishedConfig
 from qkv.metrics.translation import WMT, BleuTokenizer, measures_bleu
 from qkv.settings import as_dict
 from qkv.tasks.members import write_members
 from qkv.tasks.notes import note
-from qkv.tasks.recipe import ModelTable, Recipe, RecipeSettings
+from qkv.tasks.recipe import Recipe, RecipeSettings
 from qkv.tasks.translate.data import Parallel, read_training
 from qkv.tasks.translate.limits import STORED
 from qkv.tasks.translate.model import (
@@ -22,8 +23,6 @@ from qkv.tasks.translate.model import (
     TranslationModel,
     build_model,
     expect_features,
-    read_config,
-    table_of,
 )
 from qkv.tasks.translate.objective import TranslationTask
 from qkv.tasks.translate.settings import TRANSLATE, Direction, MemberSettings, TranslateFiles, TranslateTokenizer
@@ -167,7 +166,6 @@ def _runs(settings: TranslationSettings, out: Path) -> Iterator[tuple[Translatio
 
 RECIPE: Recipe[TranslateFiles, TranslationConfig, Parallel, TranslationModel] = Recipe(
     TRANSLATE,
-    ModelTable(read_config, table_of),
     _read,
     _build,
     _job,
@@ -176,6 +174,7 @@ RECIPE: Recipe[TranslateFiles, TranslationConfig, Parallel, TranslationModel] = 
     defaults_of=_defaults_of,
     check=_check,
     completed=_monitored,
+    published=PublishedConfig,
     runs=_runs,
 )
 """Training one translator or an ensemble, by the settings."""

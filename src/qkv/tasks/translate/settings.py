@@ -2,21 +2,19 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 from qkv.data.choices import HELD_OUT, TokenizerKind
 from qkv.decode.choices import Mean, Normalization, Stop
-from qkv.errors import ConfigError, expect_name, setting
+from qkv.errors import ConfigError, setting
 from qkv.metrics.translation import WMT, BleuTokenizer
-from qkv.settings import Option, options_of
+from qkv.models.configs.translator import TranslatorConfig
+from qkv.settings import Option, check, options_of
 from qkv.tasks.settings import (
-    ATTENTION,
     LEARNING_RATE,
     MOST_MODELS,
     AnswersEvaluation,
     DeviceSettings,
-    MechanismSettings,
-    ModelKind,
     PairData,
     PairFiles,
     ShardAnswers,
@@ -87,76 +85,6 @@ class TranslateTokenizer(TokenizerSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslateModel(MechanismSettings):
-    """The model; None where its kind has a default."""
-
-    model: Annotated[ModelKind, Option("Kind of encoder and decoder")] = "transformer"
-    encoder: Annotated[ModelKind | None, Option("The encoder alone", or_else="that of the decoder")] = None
-    decoder: Annotated[ModelKind | None, Option("The decoder alone, in place of both", instead_of="model")] = None
-    encoder_layers: Annotated[int | None, Option("Layers of the encoder", or_else={"transformer": 3, "others": 1})] = (
-        None
-    )
-    decoder_layers: Annotated[int | None, Option("Layers of the decoder", or_else={"transformer": 3, "others": 1})] = (
-        None
-    )
-    width: Annotated[int | None, Option("Width of the states", or_else={"transformer": 256, "others": 512})] = None
-    feed_forward: Annotated[int | None, Option("Hidden width of a Transformer's feed-forward layers", or_else=1024)] = (
-        None
-    )
-    embedding: Annotated[int | None, Option("Width of a recurrent model's embeddings", or_else="half of the width")] = (
-        None
-    )
-    hidden: Annotated[int | None, Option("Width of a recurrent model's states", or_else="the width")] = None
-    attention: Annotated[
-        int | None, Option("Hidden width of a recurrent model's additive score", or_else="half of the width")
-    ] = None
-    positions: Annotated[
-        Literal["sinusoidal", "rotary", "alibi", "relative", "none"] | None,
-        Option("Positions of a Transformer", or_else="sinusoidal"),
-    ] = None
-    memory: Annotated[
-        Literal["whole", "split"] | None,
-        Option("Encoder states are keys and values as they are, or split in two", or_else="whole"),
-    ] = None
-    wiring: Annotated[
-        Literal["bahdanau", "luong"] | None,
-        Option("Recurrent decoders attend before a step (bahdanau) or after it (luong)", or_else="bahdanau"),
-    ] = None
-    copy: Annotated[
-        Literal["mixture", "joint", "none"] | None, Option("Also copy words from the source", or_else="none")
-    ] = None
-    alignment: Annotated[
-        Literal["soft", "monotonic-0", "monotonic-1"] | None,
-        Option("Alignment; hard ones of recurrent models never go back, by order 0 or 1", or_else="soft"),
-    ] = None
-    jumps: Annotated[int | None, Option("Longest jump of monotonic-1", or_else=5)] = None
-    dropout: Annotated[float | None, Option("Dropout in training", or_else={"transformer": 0.2, "others": 0.3})] = None
-    attention_dropout: Annotated[float | None, Option("Dropout of a Transformer's weights", or_else=0.0)] = None
-    norm_first: Annotated[bool, Option("Norms of a Transformer come before its sublayers, as by default")] = True
-    tied: Annotated[bool, Option("The output layer shares the weights of the embedding, as by default")] = True
-    cross_score: Annotated[
-        str | None,
-        Option(
-            "Of the attention to the source alone; score sets all of a Transformer's", topic=ATTENTION, or_else="score"
-        ),
-    ] = None
-    cross_normalizer: Annotated[
-        str | None, Option("Of the attention to the source alone", topic=ATTENTION, or_else="normalizer")
-    ] = None
-    encoder_score: Annotated[
-        str | None,
-        Option("Of a Transformer encoder before a recurrent decoder", topic=ATTENTION, or_else="scaled-dot"),
-    ] = None
-    encoder_normalizer: Annotated[
-        str | None, Option("Of the same encoder", topic=ATTENTION, or_else="that of its score")
-    ] = None
-    encoder_heads: Annotated[int | None, Option("Heads of the same encoder", topic=ATTENTION, or_else=4)] = None
-    heads: Annotated[
-        int | None, Option("Heads of each attention", topic=ATTENTION, or_else={"transformer": 4, "others": 1})
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class MemberSettings:
     """How many models are trained by one command.
 
@@ -168,13 +96,19 @@ class MemberSettings:
         ('ahead', 'ahead', 'back', 'back')
     """
 
-    ensemble: Annotated[int, Option("Number of models, with one seed each, that translate together")] = 1
+    ensemble: Annotated[
+        int,
+        Option(
+            "Number of models, with one seed each, that translate together",
+            least=1,
+            most=MOST_MODELS,
+            hint="4 suit most tasks; 1 is a single model.",
+        ),
+    ] = 1
     both_directions: Annotated[bool, Option("Half of the models of an ensemble write right to left")] = False
 
     def __post_init__(self) -> None:
-        if not 1 <= self.ensemble <= MOST_MODELS:
-            hint = "4 suit most tasks; 1 is a single model."
-            raise ConfigError("ensemble.ensemble", f"from 1 to {MOST_MODELS}", f"{self.ensemble}", hint)
+        check(self, "ensemble")
         if self.both_directions and self.ensemble % 2:
             hint = f"Half of them write right to left: use {setting('ensemble', '2')} or 4."
             expected = "an even number with both directions"
@@ -235,8 +169,7 @@ class ReadingSettings:
     ] = None
 
     def __post_init__(self) -> None:
-        if self.when is not None:
-            expect_name(setting("when"), self.when, get_args(When))
+        check(self)
 
 
 @dataclass(frozen=True)
@@ -296,7 +229,7 @@ TRANSLATE = TaskSettings(
     {
         "data": TranslateFiles,
         "tokenizer": TranslateTokenizer,
-        "model": TranslateModel,
+        "model": TranslatorConfig,
         "training": Training,
         "ensemble": MemberSettings,
     },

@@ -1,5 +1,9 @@
-"""A setting is one line: it is then a flag, a line of a settings file, an argument in Python, and on its page."""
+"""A setting is one line: it is then a flag, a line of a settings file, an argument in Python, and on its page.
 
+So it is in the table of training settings, and in the configuration of each model.
+"""
+
+import re
 import shutil
 import subprocess
 import sys
@@ -57,6 +61,66 @@ assert page.count("| `shuffles` | Shuffles of the data (3 times). | an integer, 
 assert "`--shuffles`" in (folder / "command_line.md").read_text()
 """
 
+TURN = '    turns: Annotated[int, Option("Turns of the model", "times", least=1)] = 3\n'
+CONFIGURATIONS = {
+    "models/configs/translator.py": ("TransformerConfig", "RecurrentConfig", "MonotonicConfig"),
+    "models/configs/language_model.py": ("DecoderConfig", "RecurrentDecoderConfig"),
+    "models/configs/reader.py": ("ReaderConfig",),
+    "models/configs/pointer.py": ("PointerConfig",),
+    "tasks/regress/settings.py": ("RegressModel",),
+}
+"""The configurations of models, of which that of classifiers extends that of taggers."""
+CHECKS = "\n    def __post_init__"
+OF_MODELS = """
+import importlib.util, inspect, sys, tomllib
+from pathlib import Path
+
+import qkv
+from qkv.errors import ConfigError
+from qkv.settings import build
+from qkv.tasks.catalog import TASKS, recipe_of
+from tests.cli.command import refused, run, succeeded
+
+folder = Path(sys.argv[1])
+assert Path(qkv.__file__).is_relative_to(folder), qkv.__file__
+KINDS = [
+    ("translate", "--model transformer"), ("translate", "--model gru"),
+    ("translate", "--model gru --alignment monotonic-0"),
+    ("generate", "--model transformer"), ("generate", "--model gru"),
+    ("classify", ""), ("tag", ""), ("point", ""), ("regress", ""),
+]
+(folder / "turns.toml").write_text("[model]\\nturns = 7\\n")
+for task, kind in KINDS:
+    def printed(*flags):
+        shown = succeeded(run("train", task, *kind.split(), *flags, "--print-config")).stdout
+        return tomllib.loads(shown)["model"]["turns"]
+
+    shown = succeeded(run("train", task, "--help")).stdout
+    assert "--turns" in shown and "Turns of the model (3 times)" in " ".join(shown.replace("\\u2502", " ").split())
+    assert (printed(), printed("--turns", "5"), printed("--config", folder / "turns.toml")) == (3, 5, 7)
+    refused(run("train", task, *kind.split(), "--turns", "0", "--print-config"), "--turns (model.turns)", "at least 1")
+    words = dict(zip((flag.removeprefix("--") for flag in kind.split()[::2]), kind.split()[1::2]))
+    settings = recipe_of(task).load_settings({"model": {**words, "turns": 4}})
+    assert settings.model.turns == 4
+    stored = recipe_of(task).stored(settings)["model"]
+    assert stored["turns"] == 4
+    assert build(TASKS[task].tables["model"], stored, "model") == settings.model
+    try:
+        qkv.train(task, out=folder / "none", turns="many", **words)
+    except ConfigError as error:
+        assert error.argument == "turns" and "an integer, at least 1" in error.expected, error
+    else:
+        raise AssertionError
+assert inspect.signature(qkv.train).parameters["turns"].default is None
+
+spec = importlib.util.spec_from_file_location("reference", Path("docs/_site/reference.py"))
+reference = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(reference)
+reference.write(folder)
+page = (folder / "settings.md").read_text()
+assert page.count("| `turns` | Turns of the model (3 times). | an integer, at least 1 |") == len(TASKS)
+"""
+
 
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -67,6 +131,13 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = path.read_text(encoding="utf-8")
     assert text.count(AFTER) == 1
     path.write_text(text.replace(AFTER, AFTER + LINE), encoding="utf-8")
+    for name, classes in CONFIGURATIONS.items():
+        path = folder / "qkv" / name
+        text = path.read_text(encoding="utf-8")
+        for each in classes:
+            before, body = re.split(rf"(?<=\nclass {each}\b)", text, maxsplit=1)
+            text = before + body.replace(CHECKS, f"\n{TURN}{CHECKS}", 1)
+        path.write_text(text, encoding="utf-8")
     return folder
 
 
@@ -87,6 +158,11 @@ def test_a_setting_of_one_line_is_everywhere(changed: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+def test_a_setting_of_one_line_in_each_configuration_is_everywhere(changed: Path) -> None:
+    done = python(changed, "-c", OF_MODELS, changed)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 @pytest.mark.slow
 def test_type_checkers_see_a_setting_of_one_line(changed: Path) -> None:
     """So do editors, which complete and check arguments by the same types."""
@@ -97,8 +173,10 @@ def test_type_checkers_see_a_setting_of_one_line(changed: Path) -> None:
         'qkv.train("tag", out="run", shuffles="many")\n'
         'qkv.train("regress", out="run", shuffles=4)\n'
         'qkv.train("tag", out="run", x="age")\n'
+        'qkv.train("generate", out="run", model="gru", turns=4)\n'
+        'qkv.train("generate", out="run", model="gru", size=4)\n'
     )
     done = python(changed, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", changed / "use.py")
     found = [line for line in done.stdout.splitlines() if "use.py" in line]
     assert "Tagger" in found[0], done.stdout
-    assert [line.split(":")[1] for line in found if " error: " in line] == ["4", "5", "6"], done.stdout
+    assert {line.split(":")[1] for line in found if " error: " in line} == {"4", "5", "6", "8"}, done.stdout

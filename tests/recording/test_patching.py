@@ -67,7 +67,9 @@ def changed(head: int, change: Callable[[Tensor], Tensor]) -> Callable[[Tensor],
 
 
 @pytest.mark.parametrize("key_heads", [4, 2])
-@pytest.mark.parametrize("what", ["zero", "output", "weights", "mask", "bool mask", "another output", "tensor"])
+@pytest.mark.parametrize(
+    "what", ["zero", "output", "weights", "mask", "bool mask", "another output", "tensor", "mechanism", "own mechanism"]
+)
 def test_a_change_is_that_of_the_equation_with_its_gradients(what: str, key_heads: int) -> None:
     layer, (x, other) = layer_of(4, key_heads), torch.randn(2, 2, 5, 32, dtype=torch.float64).unbind()
     visible = torch.ones(5, 5, dtype=torch.bool).tril()
@@ -87,6 +89,11 @@ def test_a_change_is_that_of_the_equation_with_its_gradients(what: str, key_head
         "bool mask": (visible, {"weights": restricted}),
         "another output": (("output", trace), {"output": lambda _: stored[1][:, 2]}),
         "tensor": (("output", tensor), {"output": tensor.expand_as}),
+        "mechanism": (("mechanism", {"mask": visible}), {"weights": restricted}),
+        "own mechanism": (
+            ("mechanism", lambda own: {"score": lambda q, k: own["score"](q, k) / 2}),
+            {"weights": lambda w: w.sqrt() / w.sqrt().sum(-1, keepdim=True)},
+        ),
     }
     change, hand = changes[what]
     if what == "weights":  # of another pass, and as a tensor
@@ -355,6 +362,7 @@ BAD: dict[str, tuple[Any, type[QkvError], str]] = {
     "a bare function": ({"attention": {0: torch.tanh}}, ConfigError, "output"),
     "mean of a function": ({"attention": {0: ("mean", torch.tanh)}}, ConfigError, "mean"),
     "empty trace": ({"attention": {0: ("mean", qkv.recording.Trace())}}, ConfigError, "trace"),
+    "no mechanism": ({"attention": {0: ("mechanism", {"scores": None})}}, ConfigError, "score"),
     "negative head": ({"attention": {-1: "zero"}}, ConfigError, "from 0"),
     "no head": ({"attention": {True: "zero"}}, ConfigError, "numbers of heads"),
     "head beyond": ({"attention": {2: "zero"}}, ConfigError, "heads from 0 to 1"),

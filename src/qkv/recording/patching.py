@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
 
-from qkv.errors import ConfigError, ShapeError, UnsupportedError, nearest
+from qkv.errors import ConfigError, ShapeError, UnsupportedError, expect_name, nearest
 from qkv.functional import attention, attention_with_weights
 from qkv.masks.base import Grid, Mask, as_mask
 from qkv.nn.attention import SEAM, Attention
@@ -31,10 +31,19 @@ from qkv.values.hooks import is_step
 from qkv.view.scene import OPTIONS
 
 Source: TypeAlias = Trace | Pass | Tensor | Callable[[Tensor], Tensor]
-Change: TypeAlias = Literal["zero"] | Mask | Tensor | tuple[Literal["mean", "output", "weights"], Source]
+Mechanism: TypeAlias = Mapping[str, Any]
+"""Some of score, normalizer, mask and bias, by name."""
+Change: TypeAlias = (
+    Literal["zero"]
+    | Mask
+    | Tensor
+    | tuple[Literal["mean", "output", "weights"], Source]
+    | tuple[Literal["mechanism"], Mechanism | Callable[[Mechanism], Mechanism]]
+)
 """What happens to a head: see `patch`."""
 Changes: TypeAlias = Mapping[str, Change | Mapping[int, Change]]
-_FORMS = '"zero", ("mean", trace), ("output", …), ("weights", …) or a mask'
+_FORMS = '"zero", ("mean", trace), ("output", …), ("weights", …), ("mechanism", …) or a mask'
+_PARTS = ("score", "normalizer", "mask", "bias")
 _STRIPE = 256
 """Rows of a mask that are read at a time."""
 
@@ -62,7 +71,11 @@ def patch(model: nn.Module, changes: Changes) -> Iterator[None]:
             - `("output", function)`, `("weights", function)`: the function takes and returns the output (..., Q, V) or
               the weights (..., Q, K) of the head; a tensor that broadcasts to it may stand for the function;
             - a mask, of `qkv.masks` or a bool tensor that broadcasts to (..., Q, K): the head attends only where its
-              own mask and this one allow it.
+              own mask and this one allow it;
+            - `("mechanism", {"score": …})`: another score, normalizer, mask or bias than its own; or a function from
+              its own to those that differ. Parameters for each head are those of the whole layer.
+
+            A mask counts the queries and keys of each call: a step of a generation with a cache has one query.
 
             A trace stands for the pass that it shows, see `Trace.choose`. New weights have no dropout. A layer that
             runs several times with the same parameters has the names that a trace gives it: `layer`, `layer#2`, …
@@ -150,12 +163,17 @@ class HeadCall:
         """What the head returns, (..., Q, V)."""
         return self.of_head(self.outputs)
 
+    @property
+    def mechanism(self) -> dict[str, Any]:
+        """Score, normalizer, mask and bias of the layer in this call, and enable_gqa; None for no mask or bias."""
+        options = {name: self.options.get(name) for name in OPTIONS}
+        score, normalizer = self.module.mechanism(options["score"], options["normalizer"])
+        return options | {"score": score, "normalizer": normalizer, "enable_gqa": bool(options["enable_gqa"])}
+
     def weights(self) -> Tensor:
         """Return the weights of the head (..., Q, K), without dropout."""
         query, key, value = self.tensors
-        options = {name: x for name, x in self.options.items() if name in OPTIONS}
-        score, normalizer = self.module.mechanism(options.get("score"), options.get("normalizer"))
-        options |= {"score": score, "normalizer": normalizer}
+        options = self.mechanism
         return self.of_head(attention_with_weights(query, key, value[..., :1], **options)[1])
 
 
@@ -211,9 +229,16 @@ def _rule(layer: str, change: Any) -> Rule:
         ConfigError: it is not one, or a pass does not have the layer.
     """
     if isinstance(change, Mask) or (isinstance(change, Tensor) and change.dtype == torch.bool):
-        return partial(_masked, change)
+        return partial(_recomputed, partial(_restricted, change))
     if isinstance(change, str) and change == "zero":
         return _zero
+    if isinstance(change, tuple) and len(change) == 2 and change[0] == "mechanism":
+        if callable(change[1]):
+            return partial(_recomputed, lambda call: change[1](call.mechanism))
+        if isinstance(change[1], Mapping):
+            for name in change[1]:
+                expect_name(f"patch({layer})", name, _PARTS, "a part of a mechanism")
+            return partial(_recomputed, lambda _: change[1])
     if isinstance(change, tuple) and len(change) == 2 and change[0] in ("mean", "output", "weights"):
         what, source = change
         source = source.choose() if isinstance(source, Trace) else source
@@ -233,12 +258,17 @@ def _zero(call: HeadCall) -> Replacement:
     return Replacement(torch.zeros_like(call.output))
 
 
-def _masked(mask: Mask | Tensor, call: HeadCall) -> Replacement:
-    """Compute the layer again under its own mask and another one."""
+def _restricted(mask: Mask | Tensor, call: HeadCall) -> Mechanism:
+    """Return the mask of a call and another one together."""
     if isinstance(mask, Tensor) and call.by_head and mask.ndim > 2:
         mask = mask.unsqueeze(-3)
     own = call.options.get("mask")
-    options = dict(call.options) | {"mask": as_mask(mask) if own is None else as_mask(own) & as_mask(mask)}
+    return {"mask": as_mask(mask) if own is None else as_mask(own) & as_mask(mask)}
+
+
+def _recomputed(changed: Callable[[HeadCall], Mechanism], call: HeadCall) -> Replacement:
+    """Compute the layer again with parts of another mechanism."""
+    options = dict(call.options) | dict(changed(call))
     if options.get("also") == ROUNDED:  # a recorder's
         del options["also"]
     result = call.module.forward(*call.tensors, **options)

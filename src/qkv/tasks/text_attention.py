@@ -13,7 +13,8 @@ from qkv.models.reader import TextTagger
 from qkv.models.recurrent_language_model import RecurrentLanguageModel
 from qkv.nn.attention import Attention
 from qkv.recording.recorder import record
-from qkv.view.scene import Scene
+from qkv.tasks.rerunning import with_answers
+from qkv.view.scene import ModelAnswer, Scene
 
 T = TypeVar("T")
 _TITLE = 60
@@ -39,21 +40,24 @@ def expect_attention(model: nn.Module) -> None:
         raise ConfigError("run", "a model with attention", f"a {type(model).__name__} without", hint)
 
 
-def read_ids(loaded: Any, ids: Tensor, begins: tuple[int, ...] = ()) -> None:
+def read_ids(loaded: Any, ids: Tensor, begins: tuple[int, ...] = ()) -> Tensor:
     """Run a loaded language model, classifier or tagger on tokens, for recording.
 
     Args:
         loaded: the model with its tokenizer.
         ids: tokens (1, S), int64.
         begins: where the words begin, for a tagger; those beyond the tokens are left out.
+
+    Returns:
+        What the model returns, its scores.
     """
     if isinstance(loaded.model, LanguageModel | RecurrentLanguageModel):
-        loaded.model(ids)
-        return
+        scores: Tensor = loaded.model(ids)
+        return scores
     lengths = torch.tensor([ids.shape[1]], device=ids.device)
     words = [begin for begin in begins if begin < ids.shape[1]]
     extra = (torch.tensor([words], device=ids.device),) if isinstance(loaded.model, TextTagger) else ()
-    loaded.model(ids, lengths, *extra)
+    return loaded.model(ids, lengths, *extra)  # type: ignore[no-any-return]
 
 
 def last_self_attention(loaded: Any, ids: list[int], begins: tuple[int, ...] = ()) -> Tensor:
@@ -103,7 +107,26 @@ def read_scene(loaded: Any, ids: Sequence[int], text: str, begins: tuple[int, ..
     pieces = loaded.tokenizer.pieces(ids)
     pooled = any(not call.self_attention for calls in trace.calls.values() for call in calls)
     name = "source" if pooled else "text"
-    return trace.scene(0, {name: pieces}, title=title_of(text), notes={name: unknown_notes(pieces)})
+    scene = trace.scene(0, {name: pieces}, title=title_of(text), notes={name: unknown_notes(pieces)})
+    return with_answers(scene, loaded.model, trace, lambda: _answer(loaded, tokens, pieces, begins))
+
+
+def _answer(loaded: Any, tokens: Tensor, pieces: Sequence[str], begins: tuple[int, ...]) -> ModelAnswer:
+    """Return what a loaded model of one text says: the next tokens, a label, tags, or the tokens themselves."""
+    scores = read_ids(loaded, tokens, begins)[0]
+    probabilities = scores.float().softmax(-1).reshape(-1, scores.shape[-1]).cpu()
+    names = getattr(loaded, "labels", None)
+    best = probabilities.argmax(-1).tolist()
+    if names is None:
+
+        def name(number: int) -> str:
+            return str(loaded.tokenizer.pieces([number])[0])
+
+        predicts_next = isinstance(loaded.model, LanguageModel | RecurrentLanguageModel)
+        labels = [f"after {piece}" for piece in pieces] if predicts_next else pieces
+        return ModelAnswer(name(best[-1]) if predicts_next else "", tuple(labels), probabilities, name)
+    words = [pieces[at] for at in begins if at < len(pieces)] if len(best) > 1 else ["label"]
+    return ModelAnswer(" ".join(names[at] for at in best), tuple(words), probabilities, names.__getitem__)
 
 
 def expect_tokens(tokens: Sequence[T]) -> Sequence[T]:

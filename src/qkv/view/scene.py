@@ -1,6 +1,6 @@
 """The contents of the viewer, as values: token sequences, and the attention layers between them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
@@ -115,6 +115,29 @@ class Layer:
 
 
 @final
+@dataclass(frozen=True, eq=False)
+class ModelAnswer:
+    """What a model says about the text of a scene.
+
+    Args:
+        text: its answer; can be empty.
+        labels: what each row of probabilities is about, such as the token that was written there.
+        probabilities: (R, N).
+        name: the name of one of the N options.
+    """
+
+    text: str
+    labels: tuple[str, ...]
+    probabilities: Tensor
+    name: Callable[[int], str]
+
+
+Rerun = Callable[[Mapping[str, Mapping[int, Any]]], ModelAnswer]
+"""Runs the model of a scene again with changed heads: by layer and head "zero", "mean" over the text, or a function
+from the mechanism of the layer to parts that differ."""
+
+
+@final
 @dataclass(frozen=True, eq=False, repr=False)
 class Scene:
     """The contents of the viewer.
@@ -126,6 +149,7 @@ class Scene:
         notes: for a sequence, one word per token: "unknown", "copied", or "".
         opening: the layer and the head that are shown first; no head for the mean over all. None for head 0 of the last
             attention between two sequences, or of the first layer.
+        rerun: runs the model again with changed heads; None if the model is not at hand.
 
     Raises:
         DtypeError: tokens are not strings.
@@ -145,6 +169,7 @@ class Scene:
     layers: tuple[Layer, ...]
     notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     opening: tuple[str, int | None] | None = None
+    rerun: Rerun | None = None
 
     def __repr__(self) -> str:
         """Return title and sizes."""

@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+import qkv
 from qkv.functional import attention, attention_with_weights
 
 _READY = {
@@ -239,3 +240,31 @@ def test_all_views_are_reached_by_the_keyboard_alone(opened, served, scene):
         page.keyboard.press("Enter")
         page.wait_for_selector(_READY[view])
         assert page.locator(".tabs [aria-current]").count() == 1
+
+
+@pytest.mark.slow
+def test_the_whole_model_answers_under_a_change(opened, served):
+    scene = qkv.load("example").scene("Ein Hund schläft .")
+    page = shown(opened, served(scene), "whatif", "&head=1")
+    assert page.locator(".whole table").count() == 0
+    page.get_by_role("button", name="all layers").click()
+    page.wait_for_selector(".whole tbody tr")
+    assert page.locator(".whole tbody th").all_inner_texts() == [*scene.sequences["target"]]
+    assert "Nothing moves." in page.locator(".whole").inner_text()
+    page.get_by_label("output").select_option("zero")
+    page.wait_for_selector(".whole .turned")
+    answer = scene.rerun({layer.name: dict.fromkeys(range(layer.heads), "zero") for layer in scene.layers})
+    assert page.locator(".whole .answer bdi").all_inner_texts()[1] == answer.text
+    first = answer.probabilities[0]
+    best = page.locator(".whole tbody tr").first.locator(".option").last.inner_text()
+    assert best.startswith(answer.name(int(first.argmax())))
+    assert best.replace("\xa0", " ").endswith(
+        f"{100 * float(first.max()):.{0 if float(first.max()) > 0.0995 else 1}f} %"
+    )
+    assert "scope=model" in page.url
+    assert "output=zero" in page.url
+
+
+def test_a_recording_without_its_model_changes_pictures_only(opened, served, scene):
+    page = shown(opened, served(scene), "whatif")
+    assert page.locator(".whole").is_hidden()

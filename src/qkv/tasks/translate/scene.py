@@ -1,5 +1,6 @@
 """What a translator attends to, as a scene for the viewer."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +12,12 @@ from qkv.decode.greedy import greedy
 from qkv.errors import setting
 from qkv.recording.recorder import record
 from qkv.tasks.length import expect_length
+from qkv.tasks.rerunning import with_answers
 from qkv.tasks.text_attention import expect_attention, expect_tokens, title_of, unknown_notes
 from qkv.tasks.translate.alignment_reading import default_reading
 from qkv.tasks.translate.decoding import shown_end
-from qkv.view.scene import Scene
+from qkv.view.scene import ModelAnswer, Scene
+from qkv.view.tokens import sentence
 
 
 def translated_scene(translator: Any, text: str, tokens: int | None = None) -> Scene:
@@ -46,4 +49,27 @@ def translated_scene(translator: Any, text: str, tokens: int | None = None) -> S
     scene = trace.scene(0, {"source": read, "target": written}, title=title_of(text), notes=notes)
     # A row is the step that writes a token: what is read after the step would be one row too low.
     reading = translator.reading if translator.reading.when == "at" else default_reading(model)
-    return replace(scene, opening=(reading.layer, reading.head))
+    opened = replace(scene, opening=(reading.layer, reading.head))
+
+    def text_of(ids: Sequence[int]) -> str:
+        return sentence(tuple(pieces_open(ids, tokenizer, encoded.unknown)))
+
+    def translated() -> list[int]:
+        """Translate greedily without a cache: a mask that is tried out counts positions from the first."""
+        ids = [bos]
+        for _ in range(int(limit[0])):
+            scores = model(source, lengths, torch.tensor([ids], device=device))[0, -1]
+            scores[list(never)] = -torch.inf
+            ids.append(int(scores.argmax()))
+            if ids[-1] in (eos, *tokenizer.other_ends):
+                return ids[1:-1]
+        return ids[1:]
+
+    def answer() -> ModelAnswer:
+        scores = model(source, lengths, target)[0, : len(written)]  # the last step writes the end
+        name = lambda number: eos_shown if number == eos else text_of([number])  # noqa: E731
+        probabilities = scores.float().softmax(-1).cpu()
+        return ModelAnswer(text_of(translated()), tuple(written), probabilities, name)
+
+    eos_shown = shown_end(True)
+    return with_answers(opened, model, trace, answer)

@@ -47,6 +47,7 @@ def contents(scene: Scene, live: bool) -> dict[str, Any]:
         "title": name_of(scene.title),
         "version": VERSION,
         "live": live,
+        "answers": scene.rerun is not None,
         "sequences": sequences,
         "layers": layers,
         "opening": dict(zip(("layer", "head"), scene.first_shown, strict=True)),

@@ -16,11 +16,12 @@ from qkv.view.answers.listing import PIECE, contents, token_range
 from qkv.view.answers.maps import Maps, Quantity
 from qkv.view.answers.mechanisms import mechanisms
 from qkv.view.answers.pyramid import Pooling, Statistic, TileIndex
+from qkv.view.answers.rerun import rerun, unchanged
 from qkv.view.answers.rows import SceneRows
 from qkv.view.answers.steps import Cells, steps
 from qkv.view.answers.weights import MOST, largest_of_column, largest_of_row
 from qkv.view.answers.whatif import whatif
-from qkv.view.scene import Scene
+from qkv.view.scene import ModelAnswer, Scene
 
 MEAN = "mean"
 """Stands for the number of a head where the map is the mean over all heads."""
@@ -116,6 +117,7 @@ class RequestHandler:
         self.rows = SceneRows(scene)
         self._cells = Cells(self.rows)
         self._heads: Answer | None = None
+        self._unchanged: ModelAnswer | None = None
         self.questions: Mapping[str, RequestKind] = {
             "scene": RequestKind("GET", (), self._scene),
             "tokens": RequestKind("GET", ("sequence", "start", "stop"), self._tokens),
@@ -131,6 +133,7 @@ class RequestHandler:
             "graph": RequestKind("GET", ("layers", "query", "top", "frontier"), self._graph),
             "mechanisms": RequestKind("GET", ("layer", "head"), self._mechanisms),
             "whatif": RequestKind("POST", (), lambda request: JsonValue(whatif(self.scene, request.body))),
+            "rerun": RequestKind("POST", (), self._rerun),
             "heads": RequestKind("GET", (), self._gallery),
         }
 
@@ -224,6 +227,11 @@ class RequestHandler:
     def _mechanisms(self, request: RequestParameters) -> Answer:
         layer, head = self._head(request)
         return JsonValue(mechanisms(head_of(self.scene.layers[layer], head)))
+
+    def _rerun(self, request: RequestParameters) -> Answer:
+        if self._unchanged is None:
+            self._unchanged = unchanged(self.scene)
+        return JsonValue(rerun(self.scene, self._unchanged, request.body))
 
     def _gallery(self, request: RequestParameters) -> Answer:
         if self._heads is None:

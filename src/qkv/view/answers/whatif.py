@@ -1,6 +1,7 @@
 """What one query would attend to if something were different, compared with what it does attend to."""
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -35,10 +36,10 @@ def whatif(scene: Scene, body: object) -> dict[str, Any]:
     Raises:
         ConfigError: the request is malformed.
     """
-    request = _fields(body)
-    layer = _index(request, "layer", len(scene.layers))
-    head = head_of(scene.layers[layer], _index(request, "head", scene.layers[layer].heads))
-    query = _index(request, "query", head.shape[0])
+    request = expect_fields(body, NAMES)
+    layer = index_of(request, "layer", len(scene.layers))
+    head = head_of(scene.layers[layer], index_of(request, "head", scene.layers[layer].heads))
+    query = index_of(request, "query", head.shape[0])
     before = head.attend(query)
     try:
         after = _changed(head, query, request).attend(query)
@@ -47,16 +48,18 @@ def whatif(scene: Scene, body: object) -> dict[str, Any]:
     return _difference(before, after)
 
 
-def _fields(body: object) -> dict[str, Any]:
+def expect_fields(body: object, names: Sequence[str]) -> dict[str, Any]:
+    """Return the body of a request, which may have some fields."""
     if not isinstance(body, dict):
         raise ConfigError("the request", "an object", type(body).__name__, 'Example: {"layer": 0, …}.')
     for name in body:
-        if name not in NAMES:
-            raise ConfigError(ascii(name[:40]), "a known field", "an unknown one", nearest(name[:40], NAMES))
+        if name not in names:
+            raise ConfigError(ascii(name[:40]), "a known field", "an unknown one", nearest(name[:40], names))
     return body
 
 
-def _index(request: dict[str, Any], name: str, count: int) -> int:
+def index_of(request: dict[str, Any], name: str, count: int) -> int:
+    """Return a number of a request, from 0."""
     value = request.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < count:
         raise ConfigError(name, f"an integer from 0 to {count - 1}", ascii(value)[:40], "Count from 0.")
@@ -65,17 +68,35 @@ def _index(request: dict[str, Any], name: str, count: int) -> int:
 
 def _changed(head: Head, query: int, request: dict[str, Any]) -> Head:
     """Return the head with all requested changes."""
-    score = _with_bandwidth(chosen_score(request.get("score"), head.score), request.get("bandwidth"))
-    alike = score.non_negative == head.score.non_negative
-    normalizer = head.normalizer if alike else default_normalizer(score)
-    changed = replace(
-        head,
-        query=_with_vector(head.query, query, request.get("vector")),
-        score=score,
-        normalizer=chosen_normalizer(request.get("normalizer")) or normalizer,
-        mask=chosen_mask(request.get("mask"), head.mask, head.shape[1]),
-        state=None,
-    )
+    own = {"score": head.score, "normalizer": head.normalizer, "mask": head.mask, "bias": head.bias}
+    changed = mechanism_of(request, own, head.shape[1])
+    return replace(head, query=_with_vector(head.query, query, request.get("vector")), state=None, **changed)
+
+
+def mechanism_of(request: Mapping[str, Any], own: Mapping[str, Any], keys: int = 1 << 20) -> dict[str, Any]:
+    """Return a mechanism with the changes of a request.
+
+    Args:
+        request: score, normalizer, mask, bandwidth and temperature, if they change.
+        own: score, normalizer, mask and bias before.
+        keys: the number of keys, which bounds the numbers of a mask.
+
+    Returns:
+        Score, normalizer, mask and bias.
+
+    Raises:
+        ConfigError: the request is malformed.
+        UnsupportedError: the change is meaningless.
+    """
+    score = _with_bandwidth(chosen_score(request.get("score"), own["score"]), request.get("bandwidth"))
+    alike = score.non_negative == own["score"].non_negative
+    normalizer = own["normalizer"] if alike and own["normalizer"] is not None else default_normalizer(score)
+    changed = {
+        "score": score,
+        "normalizer": chosen_normalizer(request.get("normalizer")) or normalizer,
+        "mask": chosen_mask(request.get("mask"), own["mask"], keys),
+        "bias": own["bias"],
+    }
     return _with_temperature(changed, request.get("temperature"))
 
 
@@ -101,21 +122,21 @@ def _with_bandwidth(score: Score, bandwidth: object) -> Score:
     return replace(score, bandwidth=number)  # type: ignore[type-var]
 
 
-def _with_temperature(head: Head, temperature: object) -> Head:
+def _with_temperature(mechanism: dict[str, Any], temperature: object) -> dict[str, Any]:
     if temperature is None:
-        return head
+        return mechanism
     number = checked("temperature", temperature, 1e-3, 1e3)
     if number == 1:
-        return head
-    if head.normalizer.needs_non_negative:
+        return mechanism
+    if mechanism["normalizer"].needs_non_negative:
         hint = "Change the bandwidth instead, or normalize by softmax."
         raise UnsupportedError("temperature", "scores that are not normalized by their sum", "a kernel", hint)
-    bias = head.bias
+    bias = mechanism["bias"]
     if isinstance(bias, Bias):
         hint = "Change the mask or the score instead."
         raise UnsupportedError("temperature", "no position bias", type(bias).__name__, hint)
-    divided = Learned(_DividedScore(head.score, number))
-    return replace(head, score=divided, bias=None if bias is None else bias / number)
+    divided = Learned(_DividedScore(mechanism["score"], number))
+    return mechanism | {"score": divided, "bias": None if bias is None else bias / number}
 
 
 @final

@@ -19,6 +19,7 @@ import { whatif } from "./whatif.js";
 /**
  * @typedef {object} Page the interface for views
  * @property {import("./answers.js").Source} source
+ * @property {boolean} answers whether the model can run again with changed heads
  * @property {Layer[]} layers
  * @property {import("./answers.js").Sequence[]} sequences
  * @property {(state: State) => import("./colors.js").Color[]} ramp
@@ -62,7 +63,8 @@ const VIEWS = {
   },
   whatif: {
     title: "What if",
-    sentence: "Change the query or the mechanism, and compare the same token and keys before and after.",
+    sentence:
+      "Change the query or the mechanism, and compare the same token before and after; or change heads, and see how the model's answer moves.",
     open: whatif,
     controls: ["layer", "head"],
     live: true,
@@ -116,6 +118,7 @@ export async function start(source, ramps) {
   /** @type {Page} */
   const page = {
     source,
+    answers: scene.answers === true && source.live,
     layers: scene.layers.map((layer) => ({ ...layer, name: layer.name.replace(/(?<=.)\.attention$/, "") })),
     sequences: scene.sequences.map((listed, number) => sequence(source, listed, number)),
     ramp: ({ colors }) => (Object.hasOwn(ramps, colors) ? ramps[colors] : ramps.cividis),

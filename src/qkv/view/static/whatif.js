@@ -1,9 +1,9 @@
 // What if: the same token under another mechanism, compared with the recorded one or a third.
 
 import { latest, nameOf, path } from "./answers.js";
-import { button, ribbon, select, slider } from "./controls.js";
-import { element } from "./dom.js";
-import { short } from "./numbers.js";
+import { button, offeredOr, ribbon, segmented, select, slider } from "./controls.js";
+import { element, token } from "./dom.js";
+import { finite, short } from "./numbers.js";
 import { strip } from "./vectors.js";
 import { compared } from "./compare.js";
 
@@ -12,8 +12,14 @@ import { compared } from "./compare.js";
 /** @typedef {{ name: string, parameters?: Record<string, number> }} Choice */
 /** @typedef {{ score?: Choice, normalizer?: Choice, mask?: Choice, temperature?: number, vector?: number[] }} Change */
 /** @typedef {Record<"scores" | "normalizers" | "masks", Kind[]>} Kinds */
+/** @typedef {{ scope: string, output: string }} Whole where the change applies as the whole model runs */
+/** @typedef {{ name: string, before: number, after: number }} Option */
+/** @typedef {{ label: string, moved: number, before: Option[], after: Option[] }} Moved */
 /** @typedef {Kinds & { recorded: Record<"score" | "normalizer" | "mask", Choice> }} Mechanisms */
 
+/** Where a change applies as the whole model runs, and what then takes the place of the output of a head. */
+const SCOPES = { none: "nowhere", head: "this head", layer: "this layer", model: "all layers" };
+const OUTPUTS = { changed: "of the changed mechanism", zero: "zero", mean: "its mean over the text" };
 const PARTS = /** @type {const} */ ({ score: "scores", normalizer: "normalizers", mask: "masks" });
 
 /** @param {HTMLElement} home @param {import("./shell.js").Page} page @returns {import("./shell.js").View} */
@@ -21,8 +27,13 @@ export function whatif(home, page) {
   const picker = element("div");
   const panel = element("section.panel", { "aria-label": "Changes" });
   const result = element("section.comparison", { "aria-live": "off" });
-  home.append(picker, element("div.split.whatif-split", panel, result));
-  const [asking, answering] = [latest(result), latest(result)];
+  const whole = element("section.whole", { "aria-label": "The whole model" });
+  const told = element("div", { "aria-live": "polite" });
+  const [asking, answering, rerunning] = [latest(result), latest(result), latest(told)];
+  /** @type {Whole} */
+  let wide = { scope: "none", output: "changed" };
+  let wider = 0;
+  home.append(picker, element("div.split.whatif-split", panel, element("div", whole, result)));
   let [shown, timer] = ["", 0];
   /** @type {{ before: Change, after: Change }} */
   let changes = { before: {}, after: {} };
@@ -32,7 +43,8 @@ export function whatif(home, page) {
   const show = (state) => {
     const { layer, head, query = "0" } = state;
     changes = { before: parsed(state.before), after: parsed(state.after) };
-    const asked = `${layer} ${head} ${query} ${state.colors}`;
+    wide = { scope: offeredOr(SCOPES, state.scope, "none"), output: offeredOr(OUTPUTS, state.output, "changed") };
+    const asked = `${layer} ${head} ${query} ${state.colors} ${wide.scope} ${wide.output}`;
     if (asked === shown) return;
     shown = asked;
     const tokens = page.sequences[page.layers[Number(layer)].queries];
@@ -76,6 +88,16 @@ export function whatif(home, page) {
       change(state, "after", {});
       rebuild();
     });
+    whole.hidden = !page.answers;
+    whole.replaceChildren(
+      element("h3", "The model's answer", element("small", " if the change after applied where it runs")),
+      element(
+        "div.controls",
+        segmented("Where", SCOPES, wide.scope, (scope) => page.go({ scope })),
+        select("output", OUTPUTS, wide.output, (output) => page.go({ output })),
+      ),
+      told,
+    );
     panel.replaceChildren(
       side("before", "before"),
       side("after", "after"),
@@ -92,7 +114,23 @@ export function whatif(home, page) {
     result.querySelector(".trouble")?.remove();
     result.prepend(element("p.trouble", { role: "alert" }, told));
   };
+  const rerun = ({ layer, head }) => {
+    clearTimeout(wider);
+    if (wide.scope === "none" || !page.answers) return told.replaceChildren();
+    const { vector: _, ...mechanism } = changes.after;
+    const changed = wide.output === "changed" ? mechanism : { output: wide.output };
+    told.setAttribute("aria-busy", "true");
+    const asked = page.source.post("api/rerun", { layer: Number(layer), head: Number(head), scope: wide.scope, ...changed });
+    rerunning(
+      asked.finally(() => told.removeAttribute("aria-busy")),
+      (answer) => told.replaceChildren(moved(answer)),
+    );
+  };
   const ask = ({ layer, head, query = "0" }) => {
+    if (wide.scope !== "none") {
+      clearTimeout(wider);
+      wider = setTimeout(() => rerun({ layer, head }), 200);
+    }
     const where = { layer: Number(layer), head: Number(head), query: Number(query) };
     const one = (to) => page.source.post("api/whatif", { ...where, ...to });
     const wanted =
@@ -108,7 +146,37 @@ export function whatif(home, page) {
     const refuse = (/** @type {Error} */ error) => [{ error: error.message }];
     answering(Promise.all(wanted).catch(refuse), fill);
   };
-  return { show, close: () => clearTimeout(timer) };
+  return { show, close: () => [timer, wider].forEach(clearTimeout) };
+}
+
+/**
+ * What the whole model answers before and after a change: its text, and how the probabilities of each row move.
+ * @param {{ before: string, after: string, omitted: number, rows: Moved[] }} answer @returns {HTMLElement}
+ */
+function moved({ before, after, rows, omitted }) {
+  const text = (name, words) => element("p.answer", element("span.caption", name), " ", element("bdi", words));
+  const texts = before === after ? [text(before ? "before and after" : "", before)] : [text("before", before), text("after", after)];
+  const same = rows.every((row) => row.moved < 0.0005);
+  const lines = rows.map((row) => {
+    const [best, now] = [row.before[0], row.after[0]];
+    const options = [best, ...(now.name === best.name ? [] : [now])];
+    const cells = options.map((option) =>
+      element("div.option", token(option.name), ` ${share(option.before)} → ${share(option.after)}`),
+    );
+    const bar = element("i.amount");
+    bar.style.setProperty("--part", String(finite(row.moved)));
+    const kind = now.name === best.name ? "tr" : "tr.turned";
+    return element(kind, element("th", { scope: "row" }, token(row.label)), element("td", ...cells), element("td.amounts", bar, share(row.moved)));
+  });
+  const head = element("tr", ...["at", "likeliest, before → after", "moved"].map((name) => element("th", { scope: "col" }, name)));
+  const table = element("table.moved", element("thead", head), element("tbody", ...lines));
+  const notes = [same ? "Nothing moves." : "", omitted ? `${omitted} rows that move less are not shown.` : ""].filter(Boolean);
+  return element("div", ...(before || after ? texts : []), ...notes.map((note) => element("p.missing", note)), table);
+}
+
+/** @param {number} part @returns {string} a probability in percent */
+function share(part) {
+  return Number.isFinite(part) ? `${(100 * part).toFixed(part > 0.0995 ? 0 : 1)}\u00a0%` : "NaN";
 }
 
 /** @param {string | undefined} text what the URL says, by whomever @returns {Change} what of it is a change */

@@ -15,7 +15,7 @@ from qkv._version import VERSION as __version__
 from qkv.introspect.display import MapViewer, register_viewer
 
 if TYPE_CHECKING:
-    from qkv import biases, hub, introspect, masks, nn, normalizers, recording, scores
+    from qkv import biases, distributed, hub, introspect, masks, nn, normalizers, recording, scores
     from qkv.errors import QkvError
     from qkv.functional import attention, attention_with_state, attention_with_weights, explain
     from qkv.hub.flex.attention import flex_attention
@@ -35,6 +35,7 @@ __all__ = [
     "attention_with_state",
     "attention_with_weights",
     "biases",
+    "distributed",
     "effects",
     "explain",
     "flex_attention",
@@ -63,6 +64,7 @@ __getattr__ = lazy(
         "attention_with_state": "qkv.functional",
         "attention_with_weights": "qkv.functional",
         "biases": "qkv.biases",
+        "distributed": "qkv.distributed",
         "effects": "qkv.recording",
         "explain": "qkv.functional",
         "flex_attention": "qkv.hub.flex.attention",

@@ -15,6 +15,7 @@ from qkv.masks.base import Mask
 from qkv.nn.inputs import expect_fraction
 from qkv.nn.normalizers import NormalizerModule
 from qkv.nn.scores import ScoreModule
+from qkv.nn.sharded import SHARD
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.kinds import optional_normalizer
 from qkv.scores.base import Score
@@ -127,6 +128,8 @@ class Attention(nn.Module):
             "enable_gqa": enable_gqa,
         }
         also = self.also if also is None else also
+        if (shard := SHARD.get()) is not None:
+            return shard.attend(query, key, value, arguments, self.backend, also)
         if also == "rounded state":
             return attention_with_rounded_state(query, key, value, Arguments(**arguments), self.backend)
         return _CALLS[also](query, key, value, **arguments, backend=self.backend)

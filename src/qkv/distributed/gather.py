@@ -1,0 +1,119 @@
+"""Gathering: each process gets the keys and values of all, for normalizers whose weights depend on the whole row."""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.distributed.blocks import Mechanism, compute_whole_rows, options_of, wide_type
+from qkv.distributed.layout import Layout
+from qkv.distributed.peers import Peers, pack, unpack
+from qkv.distributed.placing import Block, visible_part
+from qkv.engine.autograd import second_derivative_error, with_zero_gradients
+from qkv.functional import attention_with_state, attention_with_weights
+from qkv.masks.base import Grid
+from qkv.normalizers.row_state import RowState
+
+
+def gather(peers: Peers, layout: Layout, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the keys and values of all processes in the order of their positions.
+
+    Args:
+        peers: the processes.
+        layout: of the keys.
+        key, value: the part of this process.
+    """
+    gathered: tuple[Tensor, Tensor] = _Gather.apply(peers, layout, key, value)  # type: ignore[no-untyped-call]
+    return gathered
+
+
+def attend(
+    peers: Peers,
+    layouts: tuple[Layout, Layout],
+    grid: Grid,
+    mechanism: Mechanism,
+    tensors: tuple[Tensor, Tensor, Tensor],
+    also: str | None = None,
+) -> Any:
+    """Compute attention of this process's rows over the gathered keys and values.
+
+    Args:
+        peers, layouts, grid, mechanism, tensors: as `qkv.distributed.ring.attend` takes them; any normalizer.
+        also: "state" or "weights" to return them too.
+    """
+    query = tensors[0]
+    key, value = gather(peers, layouts[1], tensors[1], tensors[2])
+    columns = range(grid.keys)
+    count = layouts[0].counts[peers.rank]
+    pieces = layouts[0].pieces(peers.rank) if mechanism.positional else [(slice(0, count), range(count))]
+    parts = [
+        _rows(mechanism, query[..., rows, :], key, value, Block(at, columns, grid), also)
+        for rows, at in pieces or [(slice(0, 0), range(0))]
+    ]
+    # A part of no rows, or of rows that see nothing, takes part in the exchange of gradients too.
+    output = with_zero_gradients(torch.cat([part[0] for part in parts], -2), (key, value))
+    if also is None:
+        return output
+    others = [part[1] for part in parts]
+    if also == "weights":
+        return output, torch.cat(others, -2)
+    winners = [state.winner for state in others if state.winner is not None]
+    state = torch.cat([state.value for state in others], -1)
+    return output, RowState(
+        others[0].kind, state, torch.cat(winners, -1) if winners else None, others[0].keys, others[0].sink,
+        any(state.signed for state in others),
+    )
+
+
+def _rows(
+    mechanism: Mechanism, query: Tensor, key: Tensor, value: Tensor, block: Block, also: str | None
+) -> tuple[Tensor, Any]:
+    if also is None:
+        return compute_whole_rows(mechanism, query, key, value, block), None
+    mask = None if mechanism.mask is None else visible_part(mechanism.mask, block)
+    function: Any = attention_with_weights if also == "weights" else attention_with_state
+    output, other = function(query, key, value, **options_of(mechanism, block, mask))
+    return (compute_whole_rows(mechanism, query, key, value, block) if mechanism.dropout else output), other
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, peers: Peers, layout: Layout, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.peers, ctx.layout, ctx.dtype = peers, layout, tensors[0].dtype
+        shapes = [[(*x.shape[:-2], count, x.shape[-1]) for x in tensors] for count in layout.counts]
+        packed = _exchanged(peers, [pack(tensors)] * peers.size, [_bytes(of, tensors[0].dtype) for of in shapes])
+        whole = [x.new_empty(*x.shape[:-2], layout.length, x.shape[-1]) for x in tensors]
+        for rank, part in enumerate(packed):
+            for total, x in zip(whole, unpack(part, shapes[rank], tensors[0].dtype), strict=True):
+                for rows, run in layout.pieces(rank):
+                    total[..., run.start : run.stop, :] = x[..., rows, :]
+        return tuple(whole)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise second_derivative_error("gathered keys and values")
+        peers, layout, dtype = ctx.peers, ctx.layout, wide_type(ctx.dtype)
+        parts = [
+            pack([torch.cat([x[..., :0, :], *(x[..., run.start : run.stop, :] for run in layout.runs(rank))], -2).to(dtype)
+                  for x in gradients])
+            for rank in range(peers.size)
+        ]
+        shapes = [(*x.shape[:-2], layout.counts[peers.rank], x.shape[-1]) for x in gradients]
+        received = _exchanged(peers, parts, [_bytes(shapes, dtype)] * peers.size)
+        totals = [sum(xs[1:], start=xs[0]) for xs in zip(*(unpack(x, shapes, dtype) for x in received), strict=True)]
+        return None, None, *(total.to(ctx.dtype) for total in totals)
+
+
+def _exchanged(peers: Peers, parts: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
+    """Send each process a part, and return what each sends to this one."""
+    received = [parts[rank] if rank == peers.rank else parts[rank].new_empty(size) for rank, size in enumerate(sizes)]
+    others = [rank for rank in range(peers.size) if rank != peers.rank]
+    peers.start({rank: parts[rank] for rank in others}, {rank: received[rank] for rank in others})()
+    return received
+
+
+def _bytes(shapes: Sequence[tuple[int, ...]], dtype: torch.dtype) -> int:
+    return sum(map(prod, shapes)) * dtype.itemsize

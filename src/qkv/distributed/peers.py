@@ -1,0 +1,164 @@
+"""The processes of a group, and what they send each other."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from math import prod
+from typing import Any, final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from qkv.errors import ConfigError, TrainingError
+from qkv.shapes import Shape
+from qkv.training.processes import LostProcessError, first_line
+
+_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+@final
+class Peers:
+    """This process and the others of a group of `torch.distributed`.
+
+    Args:
+        group: the group; None for the default one.
+
+    Raises:
+        ConfigError: `torch.distributed` is not initialized, or this process is not in the group.
+
+    Attributes:
+        rank: the number of this process in the group.
+        size: how many processes the group has.
+        sent: bytes of queries, keys, values and gradients that this process has sent so far.
+    """
+
+    def __init__(self, group: "dist.ProcessGroup | None" = None) -> None:
+        if not dist.is_available() or not dist.is_initialized():
+            hint = 'Call torch.distributed.init_process_group("gloo") first; torchrun sets its environment.'
+            raise ConfigError("group", "a process that belongs to a group", "none", hint)
+        rank = dist.get_rank(group)
+        if rank < 0:
+            hint = "Pass the group that torch.distributed.new_group returned in its own processes."
+            raise ConfigError("group", "a group of this process", "one without it", hint)
+        self.group, self.rank, self.size = group, rank, dist.get_world_size(group)
+        self.sent = 0
+
+    def numbers(self, row: Sequence[int], device: torch.device) -> list[list[int]]:
+        """Return the int64 numbers of each process, as many in every one."""
+        if self.size == 1:
+            return [list(row)]
+        own = torch.tensor(row, dtype=torch.int64, device=device)
+        rows = [torch.empty_like(own) for _ in range(self.size)]
+        with self._connected():
+            dist.all_gather(rows, own, group=self.group)
+        return [other.tolist() for other in rows]
+
+    def agreed(self, numbers: Sequence[int], facts: Mapping[str, str], device: torch.device) -> list[list[int]]:
+        """Return the numbers of each process, after a check that all make the same call.
+
+        Args:
+            numbers: as many in every process.
+            facts: texts by name, which must be the same everywhere.
+            device: where the backend of the group takes tensors.
+
+        Raises:
+            TrainingError: a process has another fact; raised in every process.
+        """
+        digests = [int.from_bytes(sha256(fact.encode()).digest()[:8], "little", signed=True) for fact in facts.values()]
+        rows = self.numbers([*numbers, *digests], device)
+        for index, (name, fact) in enumerate(facts.items(), start=len(numbers)):
+            different = [rank for rank, row in enumerate(rows) if row[index] != rows[0][index]]
+            if different:
+                got = f"another in process {', '.join(map(str, different))} than in 0 (here: {fact})"
+                hint = "Only the number of rows of query, key and value may differ between processes."
+                raise TrainingError("shard", f"the same {name} in all {self.size} processes", got, hint)
+        return [row[: len(numbers)] for row in rows]
+
+    def start(
+        self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int = 0
+    ) -> Callable[[], None]:
+        """Begin to send bytes to some processes and to receive them from some; return what waits for the end.
+
+        Args:
+            sends, receives: contiguous tensors of bytes by process, both of known size on both sides.
+            tag: keeps messages of two kinds apart.
+        """
+        pairs = [(dist.isend, sends), (dist.irecv, receives)]
+        operations = [
+            dist.P2POp(function, tensor, self._global(rank), self.group, tag)
+            for function, tensors in pairs
+            for rank, tensor in sorted(tensors.items())
+            if tensor.numel()
+        ]
+        self.sent += sum(tensor.numel() for tensor in sends.values())
+        with self._connected():
+            works: list[Any] = dist.batch_isend_irecv(operations) if operations else []
+
+        def wait() -> None:
+            with self._connected():
+                for work in works:
+                    work.wait()
+            operations.clear()
+
+        return wait
+
+    def circulate(self, own: Tensor, sizes: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
+        """Yield the bytes of each process, those of this one first, while the next ones are under way.
+
+        Each process sends what it holds to the process after it, as many times as there are others.
+
+        Args:
+            own: the bytes of this process.
+            sizes: how many bytes each process has.
+        """
+        after, before = (self.rank + 1) % self.size, (self.rank - 1) % self.size
+        held = own
+        for hop in range(self.size):
+            owner = (self.rank - hop) % self.size
+            last = hop + 1 == self.size
+            if not last:
+                incoming = own.new_empty(sizes[(owner - 1) % self.size])
+                wait = self.start({after: held}, {before: incoming})
+            yield owner, held
+            if not last:
+                wait()
+                held = incoming
+
+    def _global(self, rank: int) -> int:
+        return rank if self.group is None else dist.get_global_rank(self.group, rank)
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:  # how PyTorch reports a closed connection
+            got = f"one that ended or is out of reach ({first_line(error)})"
+            hint = "The process that ended says why; start all of them again."
+            raise LostProcessError("processes", f"all {self.size} processes to go on", got, hint) from None
+
+
+def pack(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the bytes of tensors of one dtype, one after the other.
+
+    Example:
+        >>> pack([torch.zeros(2), torch.ones(1)]).shape
+        torch.Size([12])
+    """
+    flat = [tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors]
+    return torch.cat(flat) if len(flat) > 1 else flat[0].contiguous()
+
+
+def unpack(packed: Tensor, shapes: Sequence[Shape], dtype: torch.dtype) -> list[Tensor]:
+    """Return the tensors of `pack` as views.
+
+    Example:
+        >>> unpack(pack([torch.zeros(2), torch.ones(1)]), [(2,), (1,)], torch.float32)
+        [tensor([0., 0.]), tensor([1.])]
+    """
+    views, start = [], 0
+    for shape in shapes:
+        stop = start + prod(shape) * dtype.itemsize
+        views.append(packed[start:stop].view(dtype).view(shape))
+        start = stop
+    return views

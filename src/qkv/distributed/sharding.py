@@ -1,0 +1,445 @@
+"""One sequence over several processes: `shard`, and the attention of one process's part."""
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from contextvars import Token
+from dataclasses import dataclass, field, replace
+from math import prod
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, final, get_args
+
+import torch
+from torch import Tensor
+
+from qkv.biases import Bias
+from qkv.distributed import gather, ring
+from qkv.distributed.blocks import Mechanism, options_of, row_counts, wide_type, with_counted_bias
+from qkv.distributed.layout import Arrangement, Layout
+from qkv.distributed.peers import Peers, pack, unpack
+from qkv.distributed.placing import grid_of, visible_part
+from qkv.engine.describe import autocasts, draw_seed, in_log_space, normalizer_for
+from qkv.errors import ConfigError, UnsupportedError
+from qkv.functional import explain
+from qkv.masks.base import Grid, Mask, as_mask
+from qkv.nn.sharded import SHARD
+from qkv.nn.sharded import Shard as Seam
+from qkv.normalizers.base import Normalizer
+from qkv.normalizers.dense import Softmax, Sum
+from qkv.normalizers.kinds import kind_of
+from qkv.normalizers.row_state import RowState, merge
+from qkv.scores.base import Score
+from qkv.scores.free import as_score
+from qkv.scores.products import SCALED_DOT
+from qkv.values.checked import checked
+from qkv.values.parameters import Owner, expect_floats, spread
+from qkv.values.plain_modules import is_watched
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+Method = Literal["auto", "ring", "gather"]
+Also = Literal["weights", "state"]
+_BY_RING = ("softmax", "sum", "mean", "identity", "hard", "sigmoid")
+"""The normalizers of which a process merges what it computes with the keys of one process at a time."""
+
+
+class _Shared(NamedTuple):
+    """A call whose sizes are known in all processes."""
+
+    grid: Grid
+    layouts: tuple[Layout, Layout]
+    mechanism: Mechanism
+    tensors: tuple[Tensor, Tensor, Tensor]
+
+
+@final
+@dataclass(frozen=True)
+class ShardPlan:
+    """How one process computes its part of a call, and what that costs.
+
+    Attributes:
+        method: "ring" or "gather".
+        why: the reason, in a sentence.
+        rank: the process.
+        queries, keys: the positions of every process.
+        sent: bytes of keys and values that this process sends in the forward pass.
+        sent_backward: bytes of keys, values and their gradients that it sends in the backward pass.
+        kept: the most bytes of other processes' keys and values that it holds at once, in the forward pass.
+        blocks: how many pairs of runs it computes, and how many it skips because the mask hides them.
+        backends: the backends that compute the blocks.
+
+    The sizes of a call travel too: 80 bytes to each process.
+    """
+
+    method: Literal["ring", "gather"]
+    why: str
+    rank: int
+    queries: Layout
+    keys: Layout
+    sent: int
+    sent_backward: int
+    kept: int
+    blocks: tuple[int, int]
+    backends: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return a few lines for people."""
+        rows, keys = self.queries.counts[self.rank], self.keys.length
+        return "\n".join(
+            (
+                f"{self.method}: {self.why}",
+                f"process {self.rank} of {len(self.keys.counts)}, {self.queries.arrangement}: {rows:,} of "
+                f"{self.queries.length:,} queries over {keys:,} keys",
+                f"{self.blocks[0]} blocks by {', '.join(self.backends) or 'no backend'}; {self.blocks[1]} hidden",
+                f"sends {self.sent:,} bytes forward and {self.sent_backward:,} backward; holds {self.kept:,} bytes of "
+                "others' keys and values",
+            )
+        )
+
+
+@final
+@dataclass(eq=False)
+class Shard:
+    """One process of those that share a sequence; `shard` makes it. As a context, it serves every `nn.Attention`.
+
+    Attributes:
+        peers: the processes.
+        layout: "contiguous" or "zigzag".
+        method: "auto", "ring" or "gather".
+    """
+
+    peers: Peers
+    layout: Arrangement
+    method: Method
+    _tokens: list[Token[Seam | None]] = field(default_factory=list, repr=False)
+
+    def __enter__(self) -> Self:
+        self._tokens.append(SHARD.set(self))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        SHARD.reset(self._tokens.pop())
+
+    @property
+    def rank(self) -> int:
+        """The number of this process in the group."""
+        return self.peers.rank
+
+    @property
+    def size(self) -> int:
+        """How many processes share the sequence."""
+        return self.peers.size
+
+    def split(self, x: Tensor, dim: int = -1) -> Tensor:
+        """Return this process's part of a tensor that every process has whole, as even as possible.
+
+        Args:
+            x: for example token ids (B, T).
+            dim: the dimension of the sequence.
+        """
+        layout = Layout.even(self.layout, x.shape[dim], self.size)
+        return x.index_select(dim, layout.positions(self.rank, x.device))
+
+    @torch.no_grad()
+    def join(self, x: Tensor, dim: int = -2) -> Tensor:
+        """Return the whole tensor from the parts of all processes, detached: for looking at, not for a loss.
+
+        Args:
+            x: the part of this process; parts differ in the dimension of the sequence alone.
+            dim: the dimension of the sequence.
+
+        Raises:
+            TrainingError: the parts do not fit together.
+        """
+        moved = x.movedim(dim, 0).contiguous()
+        facts = {"shape besides the sequence": f"{tuple(moved.shape[1:])}", "dtype": f"{x.dtype}"}
+        rows = self.peers.agreed([moved.shape[0]], facts, x.device)
+        layout = Layout(self.layout, tuple(row[0] for row in rows))
+        numbers = prod(moved.shape[1:]) * x.dtype.itemsize
+        whole = moved.new_empty(layout.length, *moved.shape[1:])
+        for owner, packed in self.peers.circulate(pack([moved]), [count * numbers for count in layout.counts]):
+            (part,) = unpack(packed, [(layout.counts[owner], *moved.shape[1:])], x.dtype)
+            for place, run in layout.pieces(owner):
+                whole[run.start : run.stop] = part[place]
+        return whole.movedim(0, dim)
+
+    def runs(self, count: int, x: Tensor) -> tuple[range, ...]:
+        """Return the positions of this process's rows in the whole sequence, as runs; every process must ask.
+
+        Args:
+            count: how many rows this process has.
+            x: a tensor on the device of the rows.
+        """
+        rows = self.peers.agreed([count], {"question": "positions"}, x.device)
+        return Layout(self.layout, tuple(row[0] for row in rows)).runs(self.rank)
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, arguments: Mapping[str, Any], backend: str, also: str | None
+    ) -> Any:
+        """Compute what `nn.Attention` asks for."""
+        if also not in (None, *get_args(Also)):
+            hint = "Record the model in one process, or compute maps with qkv.distributed.attention(also=...)."
+            raise UnsupportedError("also", '"weights", "state" or None, in a shard', f"{also!r}", hint)
+        return self._attend(query, key, value, arguments, backend, also)
+
+    @torch.compiler.disable
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, arguments: Mapping[str, Any], backend: str, also: str | None
+    ) -> Any:
+        call = self._shared(query, key, value, arguments, backend, also)
+        method, _ = self._method(call.mechanism, also)
+        # Gradients are summed over blocks in wide types: autocast is settled before.
+        with torch.autocast(query.device.type, enabled=False) if autocasts(query.device.type) else nullcontext():
+            if method == "gather":
+                return gather.attend(self.peers, call.layouts, call.grid, call.mechanism, call.tensors, also)
+            output, state = self._by_ring(call)
+        output = output.to(call.tensors[0].dtype)
+        return (output, state) if also == "state" else output
+
+    def _by_ring(self, call: _Shared) -> tuple[Tensor, RowState]:
+        grid, mechanism = call.grid, call.mechanism
+        sink = mechanism.normalizer.sink if isinstance(mechanism.normalizer, Softmax) else None
+        if sink is not None:
+            mechanism = replace(mechanism, normalizer=Softmax())
+        output, state = ring.attend(self.peers, call.layouts, grid, mechanism, call.tensors)
+        if sink is not None:
+            # The sink is a part of its own, with one key whose value is 0.
+            spread_out = torch.as_tensor(spread(sink, by=1), dtype=torch.float64, device=output.device)
+            own = RowState("softmax", spread_out.expand(state.value.shape), sink=True)
+            output, state = merge([(output, state), (torch.zeros_like(output), own)])
+        if mechanism.kind == "sigmoid":
+            counts = row_counts(mechanism, call.layouts[0], self.rank, grid)
+            state = RowState("sigmoid", counts.double().expand(state.value.shape))
+        return output, state
+
+    def explain(self, query: Tensor, key: Tensor, value: Tensor, **arguments: Any) -> ShardPlan:
+        """Describe how this process would compute `attention` of these arguments; every process must ask."""
+        backend = arguments.pop("backend", "auto")
+        call = self._shared(query, key, value, {**_DEFAULTS, **arguments}, backend, None)
+        method, why = self._method(call.mechanism, None)
+        queries, keys = call.layouts
+        width = [prod(x.shape[:-2]) * x.shape[-1] for x in call.tensors[1:]]
+        held, summed = sum(width) * key.dtype.itemsize, sum(width) * wide_type(call.tensors[0].dtype).itemsize
+        own, after = keys.counts[self.rank], keys.counts[(self.rank + 1) % self.size]
+        others = keys.length - own
+        if method == "ring":
+            sent = (keys.length - after) * held if self.size > 1 else 0
+            backward = sent + others * summed
+            passed = [keys.counts[(self.rank - hop) % self.size] for hop in range(self.size)]
+            kept = max(map(sum, zip(passed, passed[1:], strict=False)), default=own) * held
+        else:
+            sent, backward, kept = (self.size - 1) * own * held, others * summed, keys.length * held
+        blocks, hidden, backends = self._blocks(call, method)
+        return ShardPlan(
+            method, why, self.rank, queries, keys, sent, backward, kept, (blocks, hidden), tuple(sorted(backends))
+        )
+
+    def _blocks(self, call: _Shared, method: str) -> tuple[int, int, set[str]]:
+        """Return how many blocks this process computes and skips, and the backends that compute them."""
+        mechanism, shift = with_counted_bias(call.mechanism, call.layouts[0], self.rank, call.grid)
+        of_ring = ring.Ring(self.peers, *call.layouts, call.grid, mechanism, [], shift)
+        query, key, value = (x.detach() for x in call.tensors)
+        computed, hidden, backends = 0, 0, set()
+        if method == "gather":
+            keys = Layout("contiguous", (call.grid.keys,) + (0,) * (self.size - 1))
+            of_ring = replace(of_ring, keys=keys)
+            owners, key, value = [0], _rows_of(key, call.grid.keys), _rows_of(value, call.grid.keys)
+        else:
+            owners = list(range(self.size))
+        for owner in owners:
+            for _, rows, _, block in of_ring.blocks(owner):
+                mask = None if mechanism.mask is None else visible_part(mechanism.mask, block)
+                if mask is False and method == "ring":
+                    hidden += 1
+                    continue
+                part = [_rows_of(x, len(block.columns)) for x in (key, value)]
+                options = options_of(mechanism, block, mask, of_ring.shift_of(rows))
+                backends.add(explain(query[..., rows, :], *part, **options).backend)
+                computed += 1
+        return computed, hidden, backends
+
+    def _shared(
+        self, query: Tensor, key: Tensor, value: Tensor, arguments: Mapping[str, Any], backend: str, also: str | None
+    ) -> _Shared:
+        """Check a call, and agree on its sizes with the other processes."""
+        for name, x in (("query", query), ("key", key), ("value", value)):
+            expect_floats(name, x)
+        kind = query.device.type
+        if autocasts(kind) and query.dtype != torch.float64:
+            dtype = torch.get_autocast_dtype(kind)
+            query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+        bias, gqa = arguments["bias"], bool(arguments["enable_gqa"])
+        if isinstance(bias, Owner):
+            if is_watched(bias):  # type: ignore[arg-type]
+                hint = "Remove the hook, or pass a value of qkv.biases."
+                raise UnsupportedError("bias", "a bias whose parameters are read", "a module with hooks", hint)
+            bias = bias.value()
+        score = as_score(SCALED_DOT if arguments["score"] is None else arguments["score"])
+        normalizer = normalizer_for(arguments["normalizer"], score)
+        score, normalizer = in_log_space(score, normalizer, bias is not None)
+        mask = None if arguments["mask"] is None else as_mask(arguments["mask"])
+        seed = draw_seed(arguments["dropout"], arguments["generator"], query.device)
+        mechanism = Mechanism(
+            score, normalizer, kind_of(normalizer), mask, bias, arguments["dropout"], seed, gqa, backend
+        )
+        numbers = [query.shape[-2], key.shape[-2], 0 if seed is None else int(seed)]
+        rows = self.peers.agreed(numbers, self._facts(mechanism, query, key, value, also), query.device)
+        queries, keys, seeds = zip(*rows, strict=True)
+        layouts = Layout(self.layout, queries), Layout(self.layout, keys)
+        grid = grid_of(query, key, value, gqa, layouts[0].length, layouts[1].length)
+        if seed is not None:
+            mechanism = replace(mechanism, seed=torch.tensor(seeds[0], device=query.device))
+        return _Shared(grid, layouts, mechanism, (query, key, value))
+
+    def _facts(
+        self, mechanism: Mechanism, query: Tensor, key: Tensor, value: Tensor, also: str | None
+    ) -> dict[str, str]:
+        """Return what must be the same in every process."""
+        tensors = (query, key, value)
+        grads = [torch.is_grad_enabled() and x.requires_grad for x in tensors]
+        return {
+            "shapes besides the sequence": f"{[(tuple(x.shape[:-2]), x.shape[-1]) for x in tensors]}",
+            "dtype": f"{query.dtype}",
+            "gradients": f"{grads}, {len(mechanism.learned()) if torch.is_grad_enabled() else 0} parameters",
+            "score and normalizer": f"{type(mechanism.score).__name__} under {mechanism.kind}",
+            "mask and bias": f"{_name(mechanism.mask)} and {_name(mechanism.bias)}",
+            "options": f"{self.layout}, {self.method}, dropout {mechanism.dropout}, {mechanism.backend}, also {also}",
+        }
+
+    def _method(self, mechanism: Mechanism, also: str | None) -> tuple[Literal["ring", "gather"], str]:
+        """Return how a call is computed, and why."""
+        reason = None
+        if mechanism.kind not in _BY_RING:
+            reason = f"the weights of {mechanism.kind} depend on the whole row, so each process gets all keys"
+        elif also == "weights":
+            reason = "whole rows of weights are requested, so each process gets all keys"
+        elif isinstance(mechanism.normalizer, Sum) and mechanism.bias is not None:
+            reason = "a bias may make scores under a sum negative, so that totals of parts cancel"
+        if reason is None:
+            if self.method == "gather":
+                return "gather", "it was requested"
+            return "ring", f"parts of {mechanism.kind} can be merged, so keys travel and no process holds all"
+        if self.method == "ring":
+            hint = 'Pass method="auto" or "gather".'
+            raise UnsupportedError("method", "a mechanism whose parts can be merged, for a ring", reason, hint)
+        return "gather", reason
+
+
+_DEFAULTS: Mapping[str, Any] = {
+    "score": None,
+    "normalizer": None,
+    "mask": None,
+    "bias": None,
+    "dropout": 0.0,
+    "generator": None,
+    "enable_gqa": False,
+}
+
+
+def _rows_of(x: Tensor, count: int) -> Tensor:
+    """Return a tensor without memory of its own that has as many rows."""
+    return x.new_zeros(1).expand(*x.shape[:-2], count, x.shape[-1])
+
+
+def _name(value: object) -> str:
+    """Return the kind of a mask or a bias."""
+    if isinstance(value, Tensor):
+        return f"a tensor {tuple(value.shape)}"
+    return "none" if value is None else f"{getattr(value, 'name', type(value).__name__)}"
+
+
+@checked
+def shard(group: "ProcessGroup | None" = None, *, layout: Arrangement = "contiguous", method: Method = "auto") -> Shard:
+    """Share a sequence among the processes of a group: each has a part of its queries, keys and values.
+
+    Inside `with shard(...)`, every `nn.Attention` of a model computes attention over the keys of all processes, and
+    every position (sinusoidal, rotary, learned) counts from the start of the whole sequence. Masks and biases are those
+    of the whole sequence. Parameters get this process's part of their gradient: sum it over the group. Forward and
+    backward must both run inside, in every process, also in one whose part is empty.
+
+    Args:
+        group: of `torch.distributed`; None for all processes.
+        layout: which positions a process has: "contiguous", one run; or "zigzag", one run from the start and one from
+            the end, so that causal masks leave as much work to each.
+        method: "ring" lets keys travel from process to process; "gather" gives all of them to each; "auto" takes the
+            ring where results can be merged, and gathers for sparsemax, entmax and user-defined normalizers.
+
+    Returns:
+        The context, whose methods split and join tensors, and compute and explain single calls.
+
+    Raises:
+        ConfigError: an argument is not one of these, or no group is initialized.
+
+    Source: Liu et al. 2023, "Ring Attention with Blockwise Transformers for Near-Infinite Context".
+
+    Example:
+        >>> import torch.distributed as dist
+        >>> store = dist.HashStore()
+        >>> dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        >>> with shard(layout="zigzag") as part:
+        ...     part.split(torch.arange(5))
+        tensor([0, 1, 2, 3, 4])
+        >>> dist.destroy_process_group()
+    """
+    for name, given, known in (("layout", layout, get_args(Arrangement)), ("method", method, get_args(Method))):
+        if given not in known:
+            raise ConfigError(name, " or ".join(f'"{x}"' for x in known), repr(given), "See help(qkv.distributed.shard).")
+    return Shard(Peers(group), layout, method)
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    score: Score | None = None,
+    normalizer: Normalizer | None = None,
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | Bias | None = None,
+    dropout: float = 0.0,
+    generator: torch.Generator | None = None,
+    enable_gqa: bool = False,
+    backend: str = "auto",
+    also: Also | None = None,
+    part: Shard,
+) -> Any:
+    """Compute `qkv.attention` of this process's queries over the keys and values of all processes.
+
+    Args:
+        query: (..., Q, D), the queries of this process; parts may differ in Q, and be empty.
+        key: (..., K, E), its keys.
+        value: (..., K, V), its values.
+        score, normalizer, enable_gqa, backend: as `qkv.attention` takes them.
+        mask: of the whole sequence: a value of `qkv.masks`, or a bool tensor that broadcasts to all queries and keys.
+        bias: of the whole sequence, likewise.
+        dropout, generator: the weights dropped are those of one process; the first process draws the seed.
+        also: "state" or "weights" to return a pair: the output, and the `RowState`, or the weights (..., Q, all keys).
+        part: what `shard` returns.
+
+    Returns:
+        The output (..., Q, V) of this process's queries; a pair if `also` is set.
+
+    Raises:
+        QkvError: as `qkv.attention`.
+        TrainingError: the processes do not make the same call, or one of them ended (`LostProcessError`).
+
+    Example:
+        >>> import torch.distributed as dist
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> attention(*torch.randn(3, 2, 5, 8).unbind(), part=shard()).shape
+        torch.Size([2, 5, 8])
+        >>> dist.destroy_process_group()
+    """
+    arguments = {
+        "score": score,
+        "normalizer": normalizer,
+        "mask": mask,
+        "bias": bias,
+        "dropout": dropout,
+        "generator": generator,
+        "enable_gqa": enable_gqa,
+    }
+    return part.attend(query, key, value, arguments, backend, also)
+

@@ -1,12 +1,20 @@
-"""The groups of processes that the tests of this folder share."""
+"""The processes that the tests of this folder share."""
 
 from collections.abc import Iterator
 
 import pytest
-from tests.distributed.group import Group, groups as started
+from tests.distributed.group import Processes
 
 
 @pytest.fixture(scope="session")
-def groups() -> Iterator[dict[int, Group]]:
-    with started() as by_size:
-        yield by_size
+def processes() -> Iterator[Processes]:
+    started = Processes(4)
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="session")
+def eight_processes() -> Iterator[Processes]:
+    started = Processes(8)
+    yield started
+    started.close()

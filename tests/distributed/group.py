@@ -1,94 +1,87 @@
-"""Groups of processes that stay for a session: each call runs a function of `tests.distributed.work` in all of them."""
+"""Processes that stay for a session: each call runs a function of `tests.distributed.work` in some of them."""
 
 import multiprocessing
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from multiprocessing.connection import Connection
+import time
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-PATIENCE = 240
+PATIENCE = 120
 """Seconds for which an answer is waited for, so that a deadlock fails the test and does not hang it."""
 
 
-class Group:
-    """Processes with one thread each, connected by Gloo."""
+class Processes:
+    """Processes with one thread each, connected by Gloo; new ones after a failure, which leaves some waiting."""
 
     def __init__(self, size: int) -> None:
-        context = multiprocessing.get_context("spawn")
         self.size = size
+        self.pipes: list[Connection] = []
+        self.processes: list[Any] = []
+
+    def run(self, count: int, function: str, *arguments: Any) -> list[Any]:
+        """What the function returns in each of the first processes, None where one ends; raises their exceptions."""
+        if not self.processes:
+            self._start()
+        for pipe in self.pipes[:count]:
+            pipe.send((count, function, arguments))
+        answers: dict[int, Any] = {}
+        until = time.monotonic() + PATIENCE
+        while len(answers) < count and time.monotonic() < until:
+            for pipe in wait([self.pipes[rank] for rank in range(count) if rank not in answers], PATIENCE):
+                try:
+                    answer = pipe.recv()  # type: ignore[union-attr]
+                except EOFError:
+                    answer = None
+                answers[self.pipes.index(pipe)] = answer  # type: ignore[arg-type]
+                if isinstance(answer, BaseException):
+                    self.close()
+                    raise answer
+        if len(answers) < count:
+            self.close()
+            raise TimeoutError(f"only processes {sorted(answers)} of {count} answer")
+        return [answers[rank] for rank in range(count)]
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__, "tests.distributed.work"])  # imported once
         self._folder = tempfile.TemporaryDirectory()
         store = str(Path(self._folder.name) / "store")
-        self.pipes: list[Connection] = []
-        self.processes = []
-        for rank in range(size):
+        for rank in range(self.size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, size, store, theirs), daemon=True)
+            process = context.Process(target=_serve, args=(rank, self.size, store, theirs), daemon=True)
             process.start()
             theirs.close()
             self.pipes.append(ours)
             self.processes.append(process)
 
-    def run(self, function: str, *arguments: Any) -> list[Any]:
-        """What the function returns in each process; an exception of one is raised here."""
-        for pipe in self.pipes:
-            pipe.send((function, arguments))
-        answers = [self._receive(rank) for rank in range(self.size)]
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-        return answers
-
-    def _receive(self, rank: int) -> Any:
-        assert self.pipes[rank].poll(PATIENCE), f"process {rank} of {self.size} does not answer"
-        return self.pipes[rank].recv()
-
     def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.join()
         for pipe in self.pipes:
             pipe.close()
-        for process in self.processes:
-            process.join(10)
-            process.kill()
-        self._folder.cleanup()
-
-
-@contextmanager
-def groups() -> Iterator[dict[int, Group]]:
-    """Groups by their size, started when they are asked for."""
-
-    class Lazy(dict[int, Group]):
-        def __missing__(self, size: int) -> Group:
-            self[size] = Group(size)
-            return self[size]
-
-    lazy = Lazy()
-    try:
-        yield lazy
-    finally:
-        for group in lazy.values():
-            group.close()
+        if self.processes:
+            self._folder.cleanup()
+        self.pipes, self.processes = [], []
 
 
 def _serve(rank: int, size: int, store: str, pipe: Connection) -> None:
-    torch.set_num_threads(1)
     from tests.distributed import work
 
+    torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    groups = {count: dist.new_group(list(range(count))) for count in range(1, size + 1)}
     while True:
+        count, name, arguments = pipe.recv()
         try:
-            name, arguments = pipe.recv()
-        except EOFError:
-            break
-        try:
-            answer = getattr(work, name)(*arguments)
+            answer = getattr(work, name)(groups[count], *arguments)
         except Exception as error:
             answer = error
         try:
             pipe.send(answer)
         except Exception as error:  # an exception that cannot be pickled
             pipe.send(RuntimeError(f"{type(answer).__name__}: {answer} ({error})"))
-    dist.destroy_process_group()

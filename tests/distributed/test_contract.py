@@ -9,7 +9,7 @@ import torch
 from tests.contract.criterion import failed
 from tests.contract.judge import Answer, Case, Trial, paired
 from tests.contract.mechanisms import KEYS, QUERIES, SCORES
-from tests.distributed.group import Group
+from tests.distributed.group import Processes
 from tests.distributed.work import assembled
 
 from qkv.distributed import Layout
@@ -33,28 +33,30 @@ CONFIGURATIONS = [
 class SharedTrial(Trial):
     """A case whose backend "processes" is a group."""
 
-    group: Group
+    processes: Processes
     layout: str
     method: str
     counts: tuple[tuple[int, ...], tuple[int, ...]]
 
     @classmethod
-    def of(cls, case: Case, turn: int, group: Group, layout: str, method: str, counts: Any) -> "SharedTrial":
+    def of(cls, case: Case, turn: int, processes: Processes, layout: str, method: str, counts: Any) -> "SharedTrial":
         trial = cls(case, turn)
-        trial.group, trial.layout, trial.method, trial.counts = group, layout, method, counts
+        trial.processes, trial.layout, trial.method, trial.counts = processes, layout, method, counts
         return trial
 
     def at(self, turn: int) -> Trial:
         if turn == self.turn:
             return self
-        return SharedTrial.of(self.case, turn, self.group, self.layout, self.method, self.counts)
+        return SharedTrial.of(self.case, turn, self.processes, self.layout, self.method, self.counts)
 
     def answer(self, backend: str, dtype: torch.dtype) -> Answer:
         if backend != "processes":
             return super().answer(backend, dtype)
         names = (*self.case.names, f"{self.case.dtype}".removeprefix("torch."))
         kind = f"{dtype}".removeprefix("torch.")
-        answers = self.group.run("contract", names, self.turn, kind, self.layout, self.method, self.counts)
+        answers = self.processes.run(
+            len(self.counts[0]), "contract", names, self.turn, kind, self.layout, self.method, self.counts
+        )
         layouts = [Layout(self.layout, count) for count in self.counts]  # type: ignore[arg-type]
         assert all(output.dtype == dtype for output, _ in answers)
         return Answer(*assembled(answers, *layouts))
@@ -64,12 +66,13 @@ class SharedTrial(Trial):
         return super().allowed("sdpa" if backend == "processes" else backend)
 
 
-def wrong(cases: Iterator[tuple[Case, Any]], groups: dict[int, Group]) -> list[str]:
+def wrong(cases: Iterator[tuple[Case, Any]], processes: Processes) -> list[str]:
     found = []
     for case, (size, layout, method, split) in cases:
-        trial = SharedTrial.of(case, 0, groups[size], layout, method, SPLITS[size][split])
+        trial = SharedTrial.of(case, 0, processes, layout, method, SPLITS[size][split])
         for name, share in failed(trial.shares("processes")).items():
-            found.append(f"{size} processes, {layout}, {method}, split {split}: {case}: {name} {share:.2f} of the limit")
+            at = f"{size} processes, {layout}, {method}, split {split}"
+            found.append(f"{at}: {case}: {name} {share:.2f} of the limit")
     return found
 
 
@@ -79,22 +82,17 @@ def every_case() -> list[tuple[Case, Any]]:
     return list(zip(cases, cycle(CONFIGURATIONS), strict=False))
 
 
-@pytest.mark.parametrize("start", range(4))
-def test_processes_are_exact(start: int, groups: dict[int, Group]) -> None:
-    assert not wrong(iter(every_case()[5 * start :: 20]), groups)
+@pytest.mark.parametrize("score", [score.name for score in SCORES])
+def test_processes_are_exact(score: str, processes: Processes) -> None:
+    cases = [(case, at) for case, at in every_case() if case.score.name == score]
+    assert not wrong(iter(cases), processes)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", range(20))
-def test_processes_are_exact_in_all_cases(start: int, groups: dict[int, Group]) -> None:
-    assert not wrong(iter(every_case()[start::20]), groups)
-
-
-@pytest.mark.slow
-def test_eight_processes_are_exact(groups: dict[int, Group]) -> None:
-    eight = [(8, layout, method, split) for split in (0, 1) for layout in ("contiguous", "zigzag") for method in ("auto",)]
+def test_eight_processes_are_exact(eight_processes: Processes) -> None:
+    eight = [(8, layout, "auto", split) for split in (0, 1) for layout in ("contiguous", "zigzag")]
     cases = [case for case, _ in every_case()[::6]]
-    assert not wrong(zip(cases, cycle(eight), strict=False), groups)
+    assert not wrong(zip(cases, cycle(eight), strict=False), eight_processes)
 
 
 def test_sizes_are_those_of_the_contract() -> None:

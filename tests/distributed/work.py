@@ -1,5 +1,6 @@
-"""What each process of a group does in the tests; every process calls the same function."""
+"""What each process of a group does in the tests; every process calls the same function, with the group."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,8 +10,15 @@ from tests.contract.judge import Case, Trial
 from tests.contract.mechanisms import MASK, NORMALIZER, SCORE
 from torch import Tensor
 
-from qkv.distributed import Layout, Shard, attention
+from qkv import biases
+from qkv.biases import Bias
+from qkv.distributed import Layout, Shard, attention, explain, shard
 from qkv.distributed.peers import Peers
+from qkv.errors import QkvError, TrainingError
+from qkv.masks import causal, documents, lengths, window
+from qkv.models.language_model import DecoderConfig, LanguageModel
+from qkv.normalizers import Entmax, Hard, Mean, Sigmoid, Softmax
+from qkv.scores import Boxcar, Gaussian
 
 Counts = Sequence[int]
 
@@ -25,7 +33,13 @@ def part_of(x: Tensor, layout: Layout, dim: int = -2) -> Tensor:
 
 
 def contract(
-    names: tuple[str, str, str, str], turn: int, dtype: str, layout: str, method: str, counts: tuple[Counts, Counts]
+    group: dist.ProcessGroup,
+    names: tuple[str, str, str, str],
+    turn: int,
+    dtype: str,
+    layout: str,
+    method: str,
+    counts: tuple[Counts, Counts],
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Output and gradients of this process's part of a case of the contract."""
     trial = Trial(case_of(*names), turn)
@@ -44,7 +58,7 @@ def contract(
         score=trial.case.score.build(trial._own(leaves)),
         normalizer=trial.case.normalizer.build(leaves),
         mask=trial.inputs.mask,
-        part=Shard(Peers(), layout, method),
+        part=Shard(Peers(group), layout, method),
     )
     cotangent = part_of(trial.cotangent(kind), queries)
     gradients = torch.autograd.grad(output, list(leaves.values()), cotangent, materialize_grads=True)
@@ -72,3 +86,230 @@ def joined(parts: Sequence[Tensor], layout: Layout, dim: int = -2) -> Tensor:
     for rank, part in enumerate(parts):
         whole.index_copy_(dim, layout.positions(rank), part.double())
     return whole
+
+
+Q, K = 23, 29
+"""Queries and keys of the calls below."""
+
+
+def _leaves(query_heads: int = 2, heads: int = 2, **others: tuple[int, ...]) -> dict[str, Tensor]:
+    g = torch.Generator().manual_seed(5)
+    shapes = {"query": (2, query_heads, Q, 6), "key": (2, heads, K, 6), "value": (2, heads, K, 3), **others}
+    return {name: torch.randn(shape, generator=g, dtype=torch.float64) for name, shape in shapes.items()}
+
+
+class Waves(Bias):
+    """A user-defined bias whose amplitude is a tensor that it closes over."""
+
+    def __init__(self, amplitude: Tensor) -> None:
+        self.amplitude = [2 * amplitude]
+
+    def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        return self.amplitude[0] * torch.sin(rows_Q1 * 0.7 + columns_K * 0.3)
+
+
+def _network(weight: Tensor) -> Any:
+    doubled = 2 * weight
+    return lambda query, key: torch.tanh(query[..., :, None, :] * doubled + key[..., None, :, :]).sum(-1)
+
+
+DROPPED = {"dropout": 0.4}
+CALLS: dict[str, Any] = {
+    "alibi": lambda x: {"bias": biases.alibi(x["slopes"]), "mask": causal(K - Q)},
+    "alibi_number": lambda x: {"bias": biases.alibi(0.3)},
+    "relative": lambda x: {"bias": biases.relative(x["table"]), "mask": window(9, 4)},
+    "tensor_bias": lambda x: {"bias": x["bias"], "mask": lengths(torch.tensor([7, K]), torch.tensor([Q, 3]))},
+    "row_bias": lambda x: {"bias": x["row_bias"]},
+    "user_bias": lambda x: {"bias": Waves(x["amplitude"])},
+    "biased_sigmoid": lambda x: {"bias": biases.alibi(x["slopes"]), "normalizer": Sigmoid(), "mask": causal(2)},
+    "biased_sum": lambda x: {"bias": x["bias"], "score": Boxcar(3.0)},
+    "closure": lambda x: {"score": _network(x["weight"]), "mask": causal(2)},
+    "closed_module": lambda x: {"score": _network(x["weight"]), "normalizer": Mean()},
+    "nothing_visible": lambda x: {"mask": lengths(torch.tensor([0, 0]))},
+    "masks": lambda x: {"mask": ~(causal(3) & ~lengths(torch.tensor([5, 20]))) | documents(_ids(Q), _ids(K))},
+    "dense": lambda x: {"mask": torch.arange(Q * K).view(Q, K) % 3 > 0, "normalizer": Hard()},
+    "sink": lambda x: {"normalizer": Softmax(x["sink"]), "mask": lengths(torch.tensor([0, 12]))},
+    "grouped": lambda x: {"enable_gqa": True, "mask": causal(1) | window(0, 9)},
+    "grouped_sigmoid": lambda x: {"enable_gqa": True, "normalizer": Sigmoid(), "mask": causal(1)},
+    "grouped_network": lambda x: {"enable_gqa": True, "score": _network(x["weight"])},
+    "dropout": lambda x: {**DROPPED, "mask": causal(5)},
+    "dropout_grouped": lambda x: {**DROPPED, "enable_gqa": True, "normalizer": Sigmoid()},
+    "dropout_mean": lambda x: {**DROPPED, "normalizer": Mean(), "mask": window(8, 8)},
+    "dropout_entmax": lambda x: {**DROPPED, "normalizer": Entmax(), "bias": biases.alibi(x["slopes"])},
+    "dropout_gaussian": lambda x: {**DROPPED, "score": Gaussian(2.0)},
+    "dropout_hard": lambda x: {**DROPPED, "normalizer": Hard(), "mask": causal(9)},
+}
+OTHERS: dict[str, tuple[int, ...]] = {
+    "slopes": (2,),
+    "table": (2, 9),
+    "bias": (2, 1, Q, K),
+    "row_bias": (Q, 1),
+    "amplitude": (2, 1, 1),
+    "weight": (6,),
+    "sink": (2,),
+}
+
+
+def _ids(count: int) -> Tensor:
+    return torch.arange(count) // 7
+
+
+def leaves_of(name: str) -> dict[str, Tensor]:
+    """The tensors of a call, whole; those that it does not use get a gradient of 0."""
+    return _leaves(4 if "grouped" in name else 2, **OTHERS)
+
+
+def options_of(name: str, leaves: dict[str, Tensor]) -> dict[str, Any]:
+    return {**CALLS[name](leaves), "generator": torch.Generator().manual_seed(3)}
+
+
+def pulled(output: Tensor, leaves: dict[str, Tensor], cotangent: Tensor) -> dict[str, Tensor]:
+    found = torch.autograd.grad(output, list(leaves.values()), cotangent, materialize_grads=True)
+    return dict(zip(leaves, found, strict=True))
+
+
+def cotangent_of(leaves: dict[str, Tensor]) -> Tensor:
+    g = torch.Generator().manual_seed(7)
+    return torch.randn(*leaves["query"].shape[:-1], 3, generator=g, dtype=torch.float64)
+
+
+def call(
+    group: dist.ProcessGroup, name: str, layout: str, method: str, counts: tuple[Counts, Counts]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Output and gradients of a call, which sends as many bytes as its plan says."""
+    queries, keys = (Layout(layout, tuple(count)) for count in counts)
+    leaves = {
+        name: (part_of(x, queries) if name == "query" else part_of(x, keys) if name in ("key", "value") else x)
+        for name, x in leaves_of(name).items()
+    }
+    leaves = {name: x.clone().requires_grad_() for name, x in leaves.items()}
+    part = Shard(Peers(group), layout, method)
+    tensors = leaves["query"], leaves["key"], leaves["value"]
+    options = options_of(name, leaves)
+    plan = explain(*tensors, part=part, **{key: x for key, x in options.items() if key != "generator"})
+    before = part.peers.sent
+    output = attention(*tensors, part=part, **options)
+    forward = part.peers.sent
+    gradients = pulled(output, leaves, part_of(cotangent_of(leaves_of(name)), queries))
+    measured = forward - before, part.peers.sent - forward
+    assert measured == (plan.sent, plan.sent_backward), (measured, plan)
+    return output.detach(), gradients
+
+
+def also(group: dist.ProcessGroup, name: str, what: str, counts: tuple[Counts, Counts]) -> tuple[Tensor, Any]:
+    """Output, and row state or weights, of a call."""
+    queries, keys = (Layout("zigzag", tuple(count)) for count in counts)
+    leaves = leaves_of(name)
+    tensors = part_of(leaves["query"], queries), part_of(leaves["key"], keys), part_of(leaves["value"], keys)
+    part = Shard(Peers(group), "zigzag", "auto")
+    output, other = attention(*tensors, part=part, also=what, **options_of(name, leaves))
+    return output, other if what == "weights" else (other.value, other.winner)
+
+
+def state_gradients(group: dist.ProcessGroup, counts: tuple[Counts, Counts]) -> tuple[Tensor, dict[str, Tensor]]:
+    """The log-sum-exp of a call as its output, and the gradients of a function of both."""
+    queries, keys = (Layout("zigzag", tuple(count)) for count in counts)
+    leaves = {
+        name: (part_of(x, queries) if name == "query" else part_of(x, keys)).clone().requires_grad_()
+        for name, x in _leaves().items()
+    }
+    part = Shard(Peers(group), "zigzag", "ring")
+    output, state = attention(*leaves.values(), part=part, also="state", mask=causal(), normalizer=Softmax(sink=0.5))
+    both = torch.cat([output, state.lse.unsqueeze(-1)], -1)
+    return both.detach(), pulled(both, leaves, torch.linspace(-1, 1, both.numel(), dtype=both.dtype).view(both.shape))
+
+
+def different(group: dist.ProcessGroup, what: str) -> str:
+    """The error of a call that the processes do not make alike."""
+    rank = dist.get_rank(group)
+    x = torch.randn(2, 3, 4 + (what == "width") * rank)
+    mask = causal() if what == "mask" and rank else None
+    try:
+        attention(
+            x.requires_grad_(what == "gradient" and rank == 1),
+            x,
+            x,
+            mask=mask,
+            part=Shard(Peers(group), "zigzag", "auto"),
+        )
+    except TrainingError as error:
+        return f"{error}"
+    return "none"
+
+
+def model_of(positions: str, **options: Any) -> LanguageModel:
+    torch.manual_seed(0)
+    settings = {"size": 11, "width": 16, "heads": 2, "layers": 2, "context": 64, **options}
+    model = LanguageModel(DecoderConfig(positions=positions, **settings)).double()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model.eval()
+
+
+def tokens_of(length: int) -> Tensor:
+    return torch.randint(0, 11, (2, length), generator=torch.Generator().manual_seed(1))
+
+
+def model(
+    group: dist.ProcessGroup, positions: str, options: dict[str, Any], layout: str, counts: Counts
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Logits of this process's tokens, and this process's part of the gradients of a model that knows of no shard."""
+    network, where = model_of(positions, **options), Layout(layout, tuple(counts))
+    with shard(group, layout=layout):
+        logits = network(part_of(tokens_of(where.length), where, -1))
+        logits.sin().sum().backward()
+    return logits.detach(), {name: x.grad for name, x in network.named_parameters() if x.grad is not None}
+
+
+def refused(group: dist.ProcessGroup, what: str) -> str:
+    """The error of what a shard does not do."""
+    network = model_of("rotary")
+    tokens = tokens_of(4)
+    with shard(group):
+        try:
+            if what == "padding":
+                network(tokens, padding=torch.tensor([1, 0]))
+            elif what == "cache":
+                network.read(tokens, network.read(tokens)[1])
+            elif what == "ring":
+                x = torch.randn(2, 3, 4)
+                attention(x, x, x, normalizer=Entmax(), part=shard(group, method="ring"))
+            elif what == "second derivative":
+                x = torch.randn(2, 3, 4, requires_grad=True)
+                (slope,) = torch.autograd.grad(attention(x, x, x, part=shard(group)).sum(), x, create_graph=True)
+                slope.sum().backward()
+            elif what == "bias":
+                x = torch.randn(2, 3, 4)
+                attention(x, x, x, bias=torch.zeros(3, 3), part=shard(group))
+            elif what == "mask":
+                x = torch.randn(2, 3, 4)
+                attention(x, x, x, mask=torch.ones(3, 3, dtype=torch.bool), part=shard(group))
+        except QkvError as error:
+            return f"{type(error).__name__}: {error}"
+    return "none"
+
+
+def halves(group: dist.ProcessGroup, layout: str) -> tuple[Tensor, Tensor]:
+    """A tensor that is split and joined, and the part."""
+    with shard(group, layout=layout) as part:
+        x = torch.arange(14).view(2, 7)
+        split = part.split(x, 1)
+        return split, part.join(split, 1)
+
+
+def dying(group: dist.ProcessGroup, moment: str) -> str:
+    """The error of a call in which process 1 ends."""
+    calls: list[int] = []
+
+    def score(query: Tensor, key: Tensor) -> Tensor:
+        calls.append(1)
+        if dist.get_rank(group) == 1 and len(calls) > {"forward": 1, "backward": 4}[moment]:
+            os._exit(1)
+        return query @ key.mT
+
+    x = torch.randn(2, 50, 4, requires_grad=True)
+    try:
+        attention(x, x, x, score=score, part=Shard(Peers(group), "contiguous", "ring")).sum().backward()
+    except QkvError as error:
+        return f"{type(error).__name__}: {error}"
+    return "none"

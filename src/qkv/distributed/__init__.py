@@ -6,10 +6,10 @@ from qkv._lazy import lazy
 
 if TYPE_CHECKING:
     from qkv.distributed.layout import Layout
-    from qkv.distributed.sharding import Shard, ShardPlan, attention, shard
+    from qkv.distributed.sharding import Shard, ShardPlan, attention, explain, shard
     from qkv.training.processes import LostProcessError
 
-__all__ = ["Layout", "LostProcessError", "Shard", "ShardPlan", "attention", "shard"]
+__all__ = ["Layout", "LostProcessError", "Shard", "ShardPlan", "attention", "explain", "shard"]
 
 __getattr__ = lazy(
     __name__,
@@ -19,6 +19,7 @@ __getattr__ = lazy(
         "Shard": "qkv.distributed.sharding",
         "ShardPlan": "qkv.distributed.sharding",
         "attention": "qkv.distributed.sharding",
+        "explain": "qkv.distributed.sharding",
         "shard": "qkv.distributed.sharding",
     },
 )

@@ -78,7 +78,8 @@ class Mechanism:
         mechanism = self
         for (owner, name), tensor in zip(places, tensors, strict=True):
             value: Any = getattr(mechanism, owner)
-            mechanism = replace(mechanism, **{owner: replace(value, **{name: tensor}) if name else tensor})
+            changes: dict[str, Any] = {owner: replace(value, **{name: tensor}) if name else tensor}
+            mechanism = replace(mechanism, **changes)
         return mechanism
 
     def closed_over(self, query: Tensor, key: Tensor) -> list[Tensor]:
@@ -91,8 +92,10 @@ class Mechanism:
             return []
         probes = []
         if self.score.core == "tile":
-            one, other = (x.detach()[..., :1, :] if x.shape[-2] else x.new_zeros(*x.shape[:-2], 1, x.shape[-1])
-                          for x in (query, key))
+            one, other = (
+                x.detach()[..., :1, :] if x.shape[-2] else x.new_zeros(*x.shape[:-2], 1, x.shape[-1])
+                for x in (query, key)
+            )
             if self.enable_gqa:
                 other = other.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
             probes.append(equation(self.score, one, other))
@@ -138,9 +141,7 @@ def row_counts(mechanism: Mechanism, layout: Layout, rank: int, grid: Grid) -> T
     return torch.cat([count.expand(*leading, count.shape[-1]) for count in counts], -1)
 
 
-def with_counted_bias(
-    mechanism: Mechanism, layout: Layout, rank: int, grid: Grid
-) -> tuple[Mechanism, Tensor | None]:
+def with_counted_bias(mechanism: Mechanism, layout: Layout, rank: int, grid: Grid) -> tuple[Mechanism, Tensor | None]:
     """Return a sigmoid with its default bias, −log n, as numbers: n counts the keys of all processes.
 
     Args:
@@ -196,9 +197,7 @@ def options_of(mechanism: Mechanism, block: Block, mask: Any, shift: Tensor | No
     }
 
 
-def compute_whole_rows(
-    mechanism: Mechanism, query: Tensor, key: Tensor, value: Tensor, block: Block
-) -> Tensor:
+def compute_whole_rows(mechanism: Mechanism, query: Tensor, key: Tensor, value: Tensor, block: Block) -> Tensor:
     """Compute a block of whole rows, whose normalizer may be any."""
     if mechanism.dropout:
         return dropped(mechanism, query, key, value, block)
@@ -219,7 +218,7 @@ def dropped(
         mask = None if mechanism.mask is None else visible_part(mechanism.mask, part)
         options = options_of(mechanism, part, mask, None if shift is None else shift[..., rows])
         weights = attention_with_weights(query[..., rows, :], key, value, **options)[1]
-        factor = _factor(mechanism, part, weights.device).to(wide_type(weights.dtype))
+        factor = kept_factor(mechanism, part).to(wide_type(weights.dtype))
         seen = _seen(options["mask"], part)
         values = value if seen is None else torch.where(seen.unsqueeze(-1), value, value.new_zeros(()))
         if mechanism.enable_gqa:
@@ -232,9 +231,10 @@ def _slices(count: int, step: int) -> Iterator[slice]:
     return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 
-def _factor(mechanism: Mechanism, block: Block, device: torch.device) -> Tensor:
+def kept_factor(mechanism: Mechanism, block: Block) -> Tensor:
     """Return 0 or 1/(1 − dropout) for each weight of a block."""
     assert mechanism.seed is not None
+    device = block.grid.device
     leading, queries = block.grid.leading, block.grid.queries
     items = torch.arange(prod(leading), device=device).view(*leading, 1) * queries
     rows = items + torch.arange(block.rows.start, block.rows.stop, device=device)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.distributed.blocks import Mechanism, compute_whole_rows, options_of, wide_type
+from qkv.distributed.blocks import Mechanism, compute_whole_rows, kept_factor, options_of, wide_type
 from qkv.distributed.layout import Layout
 from qkv.distributed.peers import Peers, pack, unpack
 from qkv.distributed.placing import Block, visible_part
@@ -62,7 +62,11 @@ def attend(
     winners = [state.winner for state in others if state.winner is not None]
     state = torch.cat([state.value for state in others], -1)
     return output, RowState(
-        others[0].kind, state, torch.cat(winners, -1) if winners else None, others[0].keys, others[0].sink,
+        others[0].kind,
+        state,
+        torch.cat(winners, -1) if winners else None,
+        others[0].keys,
+        others[0].sink,
         any(state.signed for state in others),
     )
 
@@ -75,7 +79,10 @@ def _rows(
     mask = None if mechanism.mask is None else visible_part(mechanism.mask, block)
     function: Any = attention_with_weights if also == "weights" else attention_with_state
     output, other = function(query, key, value, **options_of(mechanism, block, mask))
-    return (compute_whole_rows(mechanism, query, key, value, block) if mechanism.dropout else output), other
+    if not mechanism.dropout:
+        return output, other
+    output = compute_whole_rows(mechanism, query, key, value, block)
+    return output, (other * kept_factor(mechanism, block)).to(output.dtype) if also == "weights" else other
 
 
 class _Gather(torch.autograd.Function):
@@ -96,15 +103,16 @@ class _Gather(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise second_derivative_error("gathered keys and values")
         peers, layout, dtype = ctx.peers, ctx.layout, wide_type(ctx.dtype)
-        parts = [
-            pack([torch.cat([x[..., :0, :], *(x[..., run.start : run.stop, :] for run in layout.runs(rank))], -2).to(dtype)
-                  for x in gradients])
-            for rank in range(peers.size)
-        ]
+        parts = [pack([_part(x, layout, rank).to(dtype) for x in gradients]) for rank in range(peers.size)]
         shapes = [(*x.shape[:-2], layout.counts[peers.rank], x.shape[-1]) for x in gradients]
         received = _exchanged(peers, parts, [_bytes(shapes, dtype)] * peers.size)
         totals = [sum(xs[1:], start=xs[0]) for xs in zip(*(unpack(x, shapes, dtype) for x in received), strict=True)]
         return None, None, *(total.to(ctx.dtype) for total in totals)
+
+
+def _part(x: Tensor, layout: Layout, rank: int) -> Tensor:
+    """Return the rows of one process."""
+    return torch.cat([x[..., :0, :], *(x[..., run.start : run.stop, :] for run in layout.runs(rank))], -2)
 
 
 def _exchanged(peers: Peers, parts: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, final
 
 import torch
@@ -44,7 +45,7 @@ class Layout:
             (2, 3)
         """
         cuts = [length * rank // size for rank in range(size + 1)]
-        return cls(arrangement, tuple(stop - start for start, stop in zip(cuts, cuts[1:], strict=False)))
+        return cls(arrangement, tuple(stop - start for start, stop in pairwise(cuts)))
 
     @property
     def length(self) -> int:

@@ -1,7 +1,7 @@
 """The processes of a group, and what they send each other."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from hashlib import sha256
 from math import prod
 from typing import Any, final
@@ -75,9 +75,7 @@ class Peers:
                 raise TrainingError("shard", f"the same {name} in all {self.size} processes", got, hint)
         return [row[: len(numbers)] for row in rows]
 
-    def start(
-        self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int = 0
-    ) -> Callable[[], None]:
+    def start(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int = 0) -> Callable[[], None]:
         """Begin to send bytes to some processes and to receive them from some; return what waits for the end.
 
         Args:
@@ -103,8 +101,9 @@ class Peers:
 
         return wait
 
-    def circulate(self, own: Tensor, sizes: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
-        """Yield the bytes of each process, those of this one first, while the next ones are under way.
+    @contextmanager
+    def circulated(self, own: Tensor, sizes: Sequence[int]) -> Iterator[Iterator[tuple[int, Tensor]]]:
+        """Iterate over the bytes of each process, those of this one first, while the next ones are under way.
 
         Each process sends what it holds to the process after it, as many times as there are others.
 
@@ -112,18 +111,22 @@ class Peers:
             own: the bytes of this process.
             sizes: how many bytes each process has.
         """
+        with closing(self._circulate(own, sizes)) as parts:
+            yield parts
+
+    def _circulate(self, own: Tensor, sizes: Sequence[int]) -> Generator[tuple[int, Tensor]]:
         after, before = (self.rank + 1) % self.size, (self.rank - 1) % self.size
         held = own
-        for hop in range(self.size):
+        for hop in range(self.size - 1):
             owner = (self.rank - hop) % self.size
-            last = hop + 1 == self.size
-            if not last:
-                incoming = own.new_empty(sizes[(owner - 1) % self.size])
-                wait = self.start({after: held}, {before: incoming})
-            yield owner, held
-            if not last:
+            incoming = own.new_empty(sizes[(owner - 1) % self.size])
+            wait = self.start({after: held}, {before: incoming})
+            try:
+                yield owner, held
+            finally:  # also after an error: memory that is under way must not be freed
                 wait()
-                held = incoming
+            held = incoming
+        yield after, held
 
     def _global(self, rank: int) -> int:
         return rank if self.group is None else dist.get_global_rank(self.group, rank)

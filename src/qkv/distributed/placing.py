@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from qkv.biases import Alibi, Bias, Relative
-from qkv.errors import MaskError, ShapeError
 from qkv.masks.base import Both, Bounds, Dense, Either, Grid, Inverse, Mask
 from qkv.masks.patterns import causal
-from qkv.shapes import Shape, broadcasts_to, show
+from qkv.shapes import Shape
 from qkv.values.parameters import Parameter
 
 
@@ -34,7 +33,7 @@ class Block(NamedTuple):
         return self.grid._replace(queries=len(self.rows), keys=len(self.columns))
 
 
-def visible_part(mask: Mask, block: Block) -> Mask | None | bool:
+def visible_part(mask: Mask, block: Block) -> Mask | bool | None:
     """Return the mask of a block; None if all of it is visible, False if none.
 
     Example:
@@ -73,10 +72,6 @@ def _placed(mask: Mask, block: Block) -> Mask:
     if isinstance(mask, Inverse):
         return Inverse(_placed(mask.inner, block))
     if isinstance(mask, Dense):
-        whole = (*block.grid.leading, block.grid.queries, block.grid.keys)
-        if not broadcasts_to(tuple(mask.tensor.shape), whole):
-            got, hint = f"shape {show(tuple(mask.tensor.shape))}", "A mask speaks of positions in the whole sequence."
-            raise MaskError("mask", f"a shape that broadcasts to (..., Q, K) = {show(whole)}", got, hint)
         return Dense(_cut(mask.tensor, block))
     return _Placed(mask, block, mask.name)
 
@@ -125,9 +120,6 @@ class _Placed(Mask):
 def bias_part(bias: Tensor | Bias | None, block: Block) -> Tensor | Bias | None:
     """Return the bias of a block.
 
-    Raises:
-        ShapeError: a tensor does not broadcast to the whole matrix.
-
     Example:
         >>> bias_part(Alibi(0.5), Block(range(4, 6), range(0, 2), Grid((), 6, 6, torch.device("cpu"))))
         Alibi(slopes=0.5, offset=4)
@@ -135,10 +127,6 @@ def bias_part(bias: Tensor | Bias | None, block: Block) -> Tensor | Bias | None:
     if bias is None:
         return None
     if isinstance(bias, Tensor):
-        whole = (*block.grid.leading, block.grid.queries, block.grid.keys)
-        if not broadcasts_to(tuple(bias.shape), whole):
-            got, hint = f"shape {show(tuple(bias.shape))}", "A bias speaks of positions in the whole sequence."
-            raise ShapeError("bias", f"a shape that broadcasts to (..., Q, K) = {show(whole)}", got, hint)
         return _cut(bias, block)
     if isinstance(bias, (Alibi, Relative)):
         return replace(bias, offset=bias.offset + block.rows.start - block.columns.start)

@@ -17,7 +17,7 @@ Source: Liu et al. 2023, "Ring Attention with Blockwise Transformers"; Milakov a
 calculation for softmax", section 3 (the merge).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, final
@@ -124,21 +124,22 @@ class _Attend(torch.autograd.Function):
         wide = wide_type(query.dtype)
         merged: list[tuple[Tensor, RowState] | None] = [None] * len(ring.rows())
         sizes = [size * key.dtype.itemsize for size in ring.sizes(key, value)]
-        for owner, packed in ring.peers.circulate(pack([key, value]), sizes):
-            keys, values = unpack(packed, ring.shapes(key, value, owner), key.dtype)
-            for index, rows, columns, block in ring.blocks(owner):
-                inputs = query[..., rows, :], keys[..., columns, :], values[..., columns, :]
-                part = compute(ring.mechanism, *inputs, block, ring.shift_of(rows))
-                if part is not None:
-                    merged[index] = _merged(merged[index], part, block.columns.start, wide)
+        with ring.peers.circulated(pack([key, value]), sizes) as parts:
+            for owner, packed in parts:
+                keys, values = unpack(packed, ring.shapes(key, value, owner), key.dtype)
+                for index, rows, columns, block in ring.blocks(owner):
+                    inputs = query[..., rows, :], keys[..., columns, :], values[..., columns, :]
+                    part = compute(ring.mechanism, *inputs, block, ring.shift_of(rows))
+                    if part is not None:
+                        merged[index] = _merged(merged[index], part, block.columns.start, wide)
         width = value.shape[-1]
-        parts = [
+        results = [
             empty_part(ring.mechanism, ring.grid, len(at), width, wide) if part is None else part
             for part, (_, at) in zip(merged, ring.rows(), strict=True)
         ] or [empty_part(ring.mechanism, ring.grid, 0, width, wide)]
-        output = torch.cat([part for part, _ in parts], -2)
-        state = torch.cat([state.value for _, state in parts], -1)
-        winners = [state.winner for _, state in parts if state.winner is not None]
+        output = torch.cat([part for part, _ in results], -2)
+        state = torch.cat([state.value for _, state in results], -1)
+        winners = [state.winner for _, state in results if state.winner is not None]
         winner = torch.cat(winners, -1) if winners else torch.empty(0, dtype=torch.int64, device=query.device)
         ctx.ring, ctx.count = ring, len(learned)
         ctx.save_for_backward(query, key, value, *learned, output, state, winner)
@@ -155,31 +156,42 @@ class _Attend(torch.autograd.Function):
             from_output = torch.zeros_like(output)
         result = _Result(output, state, winner, from_output, from_state)
         sums = _Sums(ring, query, key, value, learned)
-        sizes = ring.sizes(key, value)
-        home, waiting, incoming = None, None, None
-        rank, size = ring.peers.rank, ring.peers.size
-        packed_sizes = [size * key.dtype.itemsize for size in sizes]
-        for hop, (owner, packed) in enumerate(ring.peers.circulate(pack([key, value]), packed_sizes)):
-            gradients = torch.zeros(sizes[owner], dtype=output.dtype, device=key.device)
-            shapes = ring.shapes(key, value, owner)
-            into = unpack(gradients.view(torch.uint8), shapes, output.dtype)
-            sums.add(owner, unpack(packed, shapes, key.dtype), into, result)
-            if waiting is not None:
-                waiting()
-                gradients += incoming
-            if hop == 0:
-                home = gradients
-            else:
-                # On to the next process, which has these keys in the next hop, or whose own they are.
-                incoming = torch.empty(sizes[(owner - 1) % size], dtype=output.dtype, device=key.device)
-                around = {(rank + 1) % size: gradients.view(torch.uint8)}, {(rank - 1) % size: incoming.view(torch.uint8)}
-                waiting = ring.peers.start(*around, tag=1)
-        if waiting is not None:
-            waiting()
-            home += incoming
+        sizes, rank, size = ring.sizes(key, value), ring.peers.rank, ring.peers.size
+        home = output.new_empty(0)
+        arriving: Callable[[Tensor], None] = _nothing_arrives
+        packed_sizes = [count * key.dtype.itemsize for count in sizes]
+        with ring.peers.circulated(pack([key, value]), packed_sizes) as parts:
+            for owner, packed in parts:
+                gradients = output.new_zeros(sizes[owner])
+                shapes = ring.shapes(key, value, owner)
+                into = unpack(gradients.view(torch.uint8), shapes, output.dtype)
+                sums.add(owner, unpack(packed, shapes, key.dtype), into, result)
+                arriving(gradients)
+                if owner == rank:
+                    home = gradients
+                    continue
+                # On to the next process, which computes with these keys in the next hop, or whose own they are.
+                arriving = _pass_on(ring.peers, gradients, output.new_empty(sizes[(owner - 1) % size]))
+        arriving(home)
         own = unpack(home.view(torch.uint8), ring.shapes(key, value, rank), output.dtype)
         totals = [sums.query, *own, *sums.learned]
         return None, *(total.to(x.dtype) for total, x in zip(totals, (query, key, value, *learned), strict=True))
+
+
+def _nothing_arrives(total: Tensor) -> None:
+    """Add nothing: the first gradients have no sum to be added to."""
+
+
+def _pass_on(peers: Peers, gradients: Tensor, incoming: Tensor) -> Callable[[Tensor], None]:
+    """Begin to send gradients to the next process; return what adds those of the process before to a sum."""
+    after, before = (peers.rank + 1) % peers.size, (peers.rank - 1) % peers.size
+    wait = peers.start({after: gradients.view(torch.uint8)}, {before: incoming.view(torch.uint8)}, tag=1)
+
+    def add(total: Tensor) -> None:
+        wait()
+        total += incoming
+
+    return add
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,17 +220,18 @@ class _Sums:
     def add(self, owner: int, tensors: Sequence[Tensor], into: Sequence[Tensor], result: _Result) -> None:
         """Add the gradients of this process's rows and the keys and values of another, `into` its sums."""
         for _, rows, columns, block in self.ring.blocks(owner):
-            inputs = [x.detach().requires_grad_() for x in (
-                self._query[..., rows, :], *(x[..., columns, :] for x in tensors))]
+            key, value = tensors
+            inputs = self._query[..., rows, :], key[..., columns, :], value[..., columns, :]
+            leaves = [x.detach().requires_grad_() for x in inputs]
             with torch.enable_grad():
-                part = compute(self._mechanism, *inputs, block, self.ring.shift_of(rows))
+                part = compute(self._mechanism, leaves[0], leaves[1], leaves[2], block, self.ring.shift_of(rows))
             if part is None:
                 continue
-            gradients = self._gradients(part, [*inputs, *self._placed, *self._closed], rows, block, result)
+            gradients = self._gradients(part, [*leaves, *self._placed, *self._closed], rows, block, result)
             sums = [self.query[..., rows, :], *(x[..., columns, :] for x in into), *self.learned]
             for total, gradient in zip(sums, gradients, strict=True):
                 if gradient is not None:
-                    total += gradient
+                    total.add_(gradient)
 
     def _gradients(
         self, part: tuple[Tensor, RowState], inputs: list[Tensor], rows: slice, block: Block, result: _Result
@@ -250,9 +263,7 @@ def _merged(
     return merge([part], [start]) if total is None else merge([total, part], [0, start])
 
 
-def _passed(
-    part: tuple[Tensor, RowState], rows: slice, block: Block, result: _Result
-) -> tuple[Tensor, Tensor | None]:
+def _passed(part: tuple[Tensor, RowState], rows: slice, block: Block, result: _Result) -> tuple[Tensor, Tensor | None]:
     """Return the gradients of the output and the state of a block, from those of the merged result."""
     output, state = part[0].detach(), part[1].value.detach()
     g, merged, total = result.from_output[..., rows, :], result.output[..., rows, :], result.state[..., rows]

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from contextvars import Token
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, final, get_args
@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, final, get_arg
 import torch
 from torch import Tensor
 
+from qkv.argument_names import ATTENTION, explain_arguments
 from qkv.biases import Bias
 from qkv.distributed import gather, ring
 from qkv.distributed.blocks import Mechanism, options_of, row_counts, wide_type, with_counted_bias
 from qkv.distributed.layout import Arrangement, Layout
 from qkv.distributed.peers import Peers, pack, unpack
 from qkv.distributed.placing import grid_of, visible_part
-from qkv.engine.describe import autocasts, draw_seed, in_log_space, normalizer_for
+from qkv.engine.describe import Arguments, autocasts, describe, draw_seed, in_log_space, normalizer_for
 from qkv.errors import ConfigError, UnsupportedError
-from qkv.functional import explain
+from qkv.functional import explain as explain_block
 from qkv.masks.base import Grid, Mask, as_mask
-from qkv.nn.sharded import SHARD
-from qkv.nn.sharded import Shard as Seam
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax, Sum
 from qkv.normalizers.kinds import kind_of
@@ -33,6 +32,7 @@ from qkv.scores.products import SCALED_DOT
 from qkv.values.checked import checked
 from qkv.values.parameters import Owner, expect_floats, spread
 from qkv.values.plain_modules import is_watched
+from qkv.values.sharded import ACTIVE
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -111,16 +111,15 @@ class Shard:
     peers: Peers
     layout: Arrangement
     method: Method
-    _tokens: list[Token[Seam | None]] = field(default_factory=list, repr=False)
 
     def __enter__(self) -> Self:
-        self._tokens.append(SHARD.set(self))
+        ACTIVE.append(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        SHARD.reset(self._tokens.pop())
+        ACTIVE.remove(self)
 
     @property
     def rank(self) -> int:
@@ -159,10 +158,11 @@ class Shard:
         layout = Layout(self.layout, tuple(row[0] for row in rows))
         numbers = prod(moved.shape[1:]) * x.dtype.itemsize
         whole = moved.new_empty(layout.length, *moved.shape[1:])
-        for owner, packed in self.peers.circulate(pack([moved]), [count * numbers for count in layout.counts]):
-            (part,) = unpack(packed, [(layout.counts[owner], *moved.shape[1:])], x.dtype)
-            for place, run in layout.pieces(owner):
-                whole[run.start : run.stop] = part[place]
+        with self.peers.circulated(pack([moved]), [count * numbers for count in layout.counts]) as parts:
+            for owner, packed in parts:
+                (part,) = unpack(packed, [(layout.counts[owner], *moved.shape[1:])], x.dtype)
+                for place, run in layout.pieces(owner):
+                    whole[run.start : run.stop] = part[place]
         return whole.movedim(0, dim)
 
     def runs(self, count: int, x: Tensor) -> tuple[range, ...]:
@@ -180,11 +180,11 @@ class Shard:
     ) -> Any:
         """Compute what `nn.Attention` asks for."""
         if also not in (None, *get_args(Also)):
-            hint = "Record the model in one process, or compute maps with qkv.distributed.attention(also=...)."
+            hint = 'Record the model in one process, or pass also="weights".'
             raise UnsupportedError("also", '"weights", "state" or None, in a shard', f"{also!r}", hint)
         return self._attend(query, key, value, arguments, backend, also)
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, arguments: Mapping[str, Any], backend: str, also: str | None
     ) -> Any:
@@ -214,10 +214,9 @@ class Shard:
             state = RowState("sigmoid", counts.double().expand(state.value.shape))
         return output, state
 
-    def explain(self, query: Tensor, key: Tensor, value: Tensor, **arguments: Any) -> ShardPlan:
-        """Describe how this process would compute `attention` of these arguments; every process must ask."""
-        backend = arguments.pop("backend", "auto")
-        call = self._shared(query, key, value, {**_DEFAULTS, **arguments}, backend, None)
+    def plan(self, query: Tensor, key: Tensor, value: Tensor, arguments: Mapping[str, Any], backend: str) -> ShardPlan:
+        """Describe how this process would compute a call; every process must ask."""
+        call = self._shared(query, key, value, arguments, backend, None)
         method, why = self._method(call.mechanism, None)
         queries, keys = call.layouts
         width = [prod(x.shape[:-2]) * x.shape[-1] for x in call.tensors[1:]]
@@ -228,7 +227,7 @@ class Shard:
             sent = (keys.length - after) * held if self.size > 1 else 0
             backward = sent + others * summed
             passed = [keys.counts[(self.rank - hop) % self.size] for hop in range(self.size)]
-            kept = max(map(sum, zip(passed, passed[1:], strict=False)), default=own) * held
+            kept = max(map(sum, pairwise(passed)), default=own) * held
         else:
             sent, backward, kept = (self.size - 1) * own * held, others * summed, keys.length * held
         blocks, hidden, backends = self._blocks(call, method)
@@ -256,7 +255,7 @@ class Shard:
                     continue
                 part = [_rows_of(x, len(block.columns)) for x in (key, value)]
                 options = options_of(mechanism, block, mask, of_ring.shift_of(rows))
-                backends.add(explain(query[..., rows, :], *part, **options).backend)
+                backends.add(explain_block(query[..., rows, :], *part, **options).backend)
                 computed += 1
         return computed, hidden, backends
 
@@ -276,7 +275,7 @@ class Shard:
                 hint = "Remove the hook, or pass a value of qkv.biases."
                 raise UnsupportedError("bias", "a bias whose parameters are read", "a module with hooks", hint)
             bias = bias.value()
-        score = as_score(SCALED_DOT if arguments["score"] is None else arguments["score"])
+        score = as_score(arguments["score"])
         normalizer = normalizer_for(arguments["normalizer"], score)
         score, normalizer = in_log_space(score, normalizer, bias is not None)
         mask = None if arguments["mask"] is None else as_mask(arguments["mask"])
@@ -287,11 +286,15 @@ class Shard:
         numbers = [query.shape[-2], key.shape[-2], 0 if seed is None else int(seed)]
         rows = self.peers.agreed(numbers, self._facts(mechanism, query, key, value, also), query.device)
         queries, keys, seeds = zip(*rows, strict=True)
+        tensors = query, key, value
         layouts = Layout(self.layout, queries), Layout(self.layout, keys)
         grid = grid_of(query, key, value, gqa, layouts[0].length, layouts[1].length)
+        # Every process has the whole call checked, before anything is sent.
+        whole = [_rows_of(x, count) for x, count in zip(tensors, (grid.queries, grid.keys, grid.keys), strict=True)]
+        describe(whole[0], whole[1], whole[2], Arguments(**{**arguments, "generator": torch.Generator()}))
         if seed is not None:
             mechanism = replace(mechanism, seed=torch.tensor(seeds[0], device=query.device))
-        return _Shared(grid, layouts, mechanism, (query, key, value))
+        return _Shared(grid, layouts, mechanism, tensors)
 
     def _facts(
         self, mechanism: Mechanism, query: Tensor, key: Tensor, value: Tensor, also: str | None
@@ -325,17 +328,6 @@ class Shard:
             hint = 'Pass method="auto" or "gather".'
             raise UnsupportedError("method", "a mechanism whose parts can be merged, for a ring", reason, hint)
         return "gather", reason
-
-
-_DEFAULTS: Mapping[str, Any] = {
-    "score": None,
-    "normalizer": None,
-    "mask": None,
-    "bias": None,
-    "dropout": 0.0,
-    "generator": None,
-    "enable_gqa": False,
-}
 
 
 def _rows_of(x: Tensor, count: int) -> Tensor:
@@ -385,16 +377,20 @@ def shard(group: "ProcessGroup | None" = None, *, layout: Arrangement = "contigu
     """
     for name, given, known in (("layout", layout, get_args(Arrangement)), ("method", method, get_args(Method))):
         if given not in known:
-            raise ConfigError(name, " or ".join(f'"{x}"' for x in known), repr(given), "See help(qkv.distributed.shard).")
+            raise ConfigError(
+                name, " or ".join(f'"{x}"' for x in known), repr(given), "See help(qkv.distributed.shard)."
+            )
     return Shard(Peers(group), layout, method)
 
 
+@explain_arguments(ATTENTION)
 def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     *,
-    score: Score | None = None,
+    part: Shard,
+    score: Score = SCALED_DOT,
     normalizer: Normalizer | None = None,
     mask: Mask | Tensor | None = None,
     bias: Tensor | Bias | None = None,
@@ -403,7 +399,6 @@ def attention(
     enable_gqa: bool = False,
     backend: str = "auto",
     also: Also | None = None,
-    part: Shard,
 ) -> Any:
     """Compute `qkv.attention` of this process's queries over the keys and values of all processes.
 
@@ -411,12 +406,12 @@ def attention(
         query: (..., Q, D), the queries of this process; parts may differ in Q, and be empty.
         key: (..., K, E), its keys.
         value: (..., K, V), its values.
+        part: what `shard` returns.
         score, normalizer, enable_gqa, backend: as `qkv.attention` takes them.
         mask: of the whole sequence: a value of `qkv.masks`, or a bool tensor that broadcasts to all queries and keys.
         bias: of the whole sequence, likewise.
         dropout, generator: the weights dropped are those of one process; the first process draws the seed.
         also: "state" or "weights" to return a pair: the output, and the `RowState`, or the weights (..., Q, all keys).
-        part: what `shard` returns.
 
     Returns:
         The output (..., Q, V) of this process's queries; a pair if `also` is set.
@@ -432,14 +427,48 @@ def attention(
         torch.Size([2, 5, 8])
         >>> dist.destroy_process_group()
     """
-    arguments = {
-        "score": score,
-        "normalizer": normalizer,
-        "mask": mask,
-        "bias": bias,
-        "dropout": dropout,
-        "generator": generator,
-        "enable_gqa": enable_gqa,
-    }
+    arguments = _arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
     return part.attend(query, key, value, arguments, backend, also)
 
+
+@explain_arguments(ATTENTION)
+def explain(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    part: Shard,
+    score: Score = SCALED_DOT,
+    normalizer: Normalizer | None = None,
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | Bias | None = None,
+    dropout: float = 0.0,
+    enable_gqa: bool = False,
+    backend: str = "auto",
+) -> ShardPlan:
+    """Describe how this process would compute `attention` of the same arguments; every process must ask.
+
+    Args:
+        query, key, value, part, score, normalizer, mask, bias, dropout, enable_gqa, backend: as `attention`.
+
+    Returns:
+        The plan: ring or gather, and why; bytes sent and held; text when printed.
+
+    Raises:
+        QkvError: as `attention`.
+
+    Example:
+        >>> import torch.distributed as dist
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> explain(*torch.randn(3, 2, 5, 8).unbind(), part=shard()).method
+        'ring'
+        >>> dist.destroy_process_group()
+    """
+    # With its own generator, as looking at a plan must not change what is drawn next.
+    arguments = _arguments(score, normalizer, mask, bias, dropout, torch.Generator(), enable_gqa)
+    return part.plan(query, key, value, arguments, backend)
+
+
+def _arguments(*values: Any) -> dict[str, Any]:
+    """Name the arguments of a call besides query, key and value, as `nn.Attention` does."""
+    return dict(zip(Arguments._fields, values, strict=True))

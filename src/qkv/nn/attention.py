@@ -15,7 +15,6 @@ from qkv.masks.base import Mask
 from qkv.nn.inputs import expect_fraction
 from qkv.nn.normalizers import NormalizerModule
 from qkv.nn.scores import ScoreModule
-from qkv.nn.sharded import SHARD
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.kinds import optional_normalizer
 from qkv.scores.base import Score
@@ -23,6 +22,7 @@ from qkv.scores.free import as_score
 from qkv.scores.products import SCALED_DOT
 from qkv.values.checked import checked
 from qkv.values.parameters import register, with_registered
+from qkv.values.sharded import active
 
 SEAM = "qkv_attention"
 """The name of the `Attention` that another library's module has as a child."""
@@ -128,7 +128,7 @@ class Attention(nn.Module):
             "enable_gqa": enable_gqa,
         }
         also = self.also if also is None else also
-        if (shard := SHARD.get()) is not None:
+        if (shard := active()) is not None:
             return shard.attend(query, key, value, arguments, self.backend, also)
         if also == "rounded state":
             return attention_with_rounded_state(query, key, value, Arguments(**arguments), self.backend)

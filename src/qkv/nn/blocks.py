@@ -20,6 +20,7 @@ from qkv.nn.norms import PRE_NORM, NormParts
 from qkv.shapes import show
 from qkv.values.checked import checked, explained
 from qkv.values.hooks import through_hooks
+from qkv.values.sharded import expect_whole, is_sharded
 
 _SUM = "The output of a sublayer is added to its input, element by element."
 
@@ -312,6 +313,7 @@ class TransformerBlock(nn.Module):
         self, past: Memory, count: int, visible: Tensor | None, padding: Tensor | None
     ) -> Mask | Tensor | None:
         """Return the mask of the newest positions over all keys that are kept."""
+        expect_whole("cache", past.length == count and visible is None and padding is None, "a cache or padding")
         if visible is not None:
             visible = visible[..., past.first :]
             # The keys that a position sees are in order of time, so the last ones are the nearest.
@@ -320,10 +322,10 @@ class TransformerBlock(nn.Module):
             )
             return recent[:, None]
         mask: Mask | None = None
-        if self.reach is not None and past.length > self.reach + 1:
+        if self.reach is not None and (past.length > self.reach + 1 or is_sharded()):
             mask = window(self.reach, 0, offset=past.length - count)
-        elif count > 1:
-            # A single newest position sees everything.
+        elif count > 1 or is_sharded():
+            # A single newest position sees everything, unless other processes have later ones.
             mask = causal(offset=past.length - count)
         if padding is None:
             return mask

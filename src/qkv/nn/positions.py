@@ -6,7 +6,7 @@ Positions that only affect the scores (ALiBi, learned relative biases) are in `q
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, final, get_args
+from typing import Any, Literal, final, get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from qkv.nn.inputs import expect_counts, expect_input, expect_integers, expect_s
 from qkv.values.checked import checked
 from qkv.values.execution import readable, traced
 from qkv.values.parameters import expect_floats
+from qkv.values.sharded import with_positions
 
 Embedded = Literal["sinusoidal", "halves", "learned"]
 _MIN_TABLE, _MAX_TABLE = 256, 4096
@@ -219,6 +220,9 @@ class Rotary(nn.Module):
             ShapeError: the number of rotated features is odd or 0.
         """
         expect_floats("x", x)
+        return with_positions(x, start, self._rotate)
+
+    def _rotate(self, x: Tensor, start: Any) -> Tensor:
         if self.share == 1 and self.scaling is None:
             return rotary(x, start=start, base=self.base)
         rotated = self.rotated(x.shape[-1])
@@ -296,6 +300,9 @@ class PositionEmbedding(nn.Module):
                 integer.
         """
         expect_input("x", x, None, self.width)
+        return with_positions(x, start, self._add)
+
+    def _add(self, x: Tensor, start: int | Tensor) -> Tensor:
         if isinstance(start, Tensor):
             expect_input("x", x, None, self.width, rank=3)
             expect_integers("start", start, (1,) if start.numel() == 1 else (x.shape[0],), "(B,)")

@@ -8,6 +8,7 @@ from qkv.shapes import show
 from qkv.values.checked import explained_by
 from qkv.values.execution import readable
 from qkv.values.parameters import is_dense
+from qkv.values.sharded import expect_whole
 
 
 def expect_rows(rows: Tensor, count: int) -> None:
@@ -74,4 +75,5 @@ def real_positions(lengths: Tensor, count: int) -> Tensor:
         >>> real_positions(torch.tensor([2, 1]), 2).tolist()
         [[True, True], [True, False]]
     """
+    expect_whole("lengths", False, "padding that a model counts")
     return torch.arange(count, device=lengths.device) < lengths[:, None]

@@ -1,0 +1,16 @@
+"""A process that ends in the middle of a call ends the others with one typed error."""
+
+import pytest
+from tests.distributed.group import Processes
+
+
+@pytest.mark.parametrize("moment", ["forward", "backward"])
+def test_a_process_that_ends_is_named_in_all_others(moment: str) -> None:
+    processes = Processes(3)
+    try:
+        errors = processes.run(3, "dying", moment)
+    finally:
+        processes.close()
+    assert errors[1] is None
+    for error in (errors[0], errors[2]):
+        assert error.startswith("LostProcessError: processes: expected all 3 processes to go on"), error

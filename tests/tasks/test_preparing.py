@@ -8,6 +8,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +25,11 @@ from qkv.data.vocabulary import KINDS
 from qkv.errors import CheckpointError, ConfigError, DataError, QkvError
 from qkv.settings import build
 from qkv.system import locked
+from qkv.tasks.corpora.manifest import Shard
 from qkv.tasks.corpora.pairs import PreparedPairs
 from qkv.tasks.corpora.prepared import PreparedCorpus, held_out_pairs
 from qkv.tasks.corpora.text import PreparedText
+from qkv.tasks.prepare import workers
 from qkv.tasks.prepare.input_files import InputFiles, LineBlock
 from qkv.tasks.prepare.preparing import Sample, prepare
 from qkv.tasks.translate.data import read_training
@@ -445,6 +450,16 @@ def test_no_process_outlives_a_preparation(tmp_path: Path, event: str, code: int
     assert event != "interrupt" or done.stderr.count("Traceback") == 1
     whole = prepare(text, out=tmp_path / "corpus", tokenizer="char", shard_size=0.002, quiet=True)
     assert whole.digest == prepare(text, out=tmp_path / "alone", tokenizer="char", shard_size=0.002, quiet=True).digest
+
+
+def test_a_process_that_died_is_noticed_though_no_shard_fails() -> None:
+    """A pool overlooks one that ends before the pool next hears of a task, and would wait for its shard forever."""
+    process = get_context("spawn").Process(target=os._exit, args=(3,))
+    process.start()
+    process.join()
+    waiting: Future[Shard] = Future()
+    with pytest.raises(BrokenProcessPool):
+        list(workers._ready({waiting: 0}, {}, {1: process}))
 
 
 def test_a_process_needs_no_torch() -> None:

@@ -2,12 +2,13 @@
 
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import cache
 from multiprocessing import get_context, parent_process
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Thread
 
@@ -15,6 +16,10 @@ from qkv.errors import QkvError
 from qkv.system import spawning
 from qkv.tasks.corpora.manifest import Shard
 from qkv.tasks.prepare.making import ShardJob, ShardMaker
+
+Started = Mapping[int, BaseProcess]
+_LOOK = 1.0
+"""Seconds after which processes are looked at if no shard is ready."""
 
 
 def make_shards(folder: Path, jobs: Iterable[ShardJob], processes: int) -> Iterator[tuple[int, Shard]]:
@@ -38,6 +43,7 @@ def make_shards(folder: Path, jobs: Iterable[ShardJob], processes: int) -> Itera
             yield job.number, maker.make(job)
         return
     with _pool(processes) as pool:
+        started = pool._processes
         running: dict[Future[Shard], int] = {}
         failed: dict[int, QkvError] = {}
         for job in jobs:
@@ -45,11 +51,11 @@ def make_shards(folder: Path, jobs: Iterable[ShardJob], processes: int) -> Itera
                 running[pool.submit(_make, folder, job)] = job.number
             del job  # the pool holds it until its shard is made
             while len(running) == processes and not failed:
-                yield from _ready(running, failed)
+                yield from _ready(running, failed, started)
             if failed:
                 break
         while running:
-            yield from _ready(running, failed)
+            yield from _ready(running, failed, started)
         if failed:
             raise failed[min(failed)]
 
@@ -62,7 +68,9 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
     try:
         yield pool
     except BrokenProcessPool:
-        pool.shutdown()  # it ends the others by SIGTERM
+        for process in started.values():
+            process.terminate()  # the pool overlooks one that was being started
+        pool.shutdown()
         codes = [process.exitcode or 0 for process in started.values()]
         code = next((code for code in codes if code not in (0, -signal.SIGTERM)), -signal.SIGTERM)
         got = f"one that ended with code {code}" if code >= 0 else f"one that signal {-code} ended"
@@ -76,9 +84,19 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown()
 
 
-def _ready(running: dict[Future[Shard], int], failed: dict[int, QkvError]) -> Iterator[tuple[int, Shard]]:
-    """Wait until a shard is ready, and yield those that are."""
-    for future in wait(running, return_when=FIRST_COMPLETED).done:
+def _ready(
+    running: dict[Future[Shard], int], failed: dict[int, QkvError], started: Started
+) -> Iterator[tuple[int, Shard]]:
+    """Wait until a shard is ready or some time has passed, and yield those that are.
+
+    Raises:
+        BrokenProcessPool: a process ended. The pool overlooks one that ends before it hears of another task or result,
+            and waits forever if that one held the lock of the tasks.
+    """
+    ready = wait(running, _LOOK, FIRST_COMPLETED).done
+    if not ready and any(process.exitcode is not None for process in started.values()):
+        raise BrokenProcessPool
+    for future in ready:
         number = running.pop(future)
         try:
             shard = future.result()

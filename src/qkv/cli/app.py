@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 from qkv._version import VERSION
 from qkv.cli.align import align
 from qkv.cli.answer import command_of as answering
+from qkv.cli.compare import command_of as comparing
 from qkv.cli.demo import demo
 from qkv.cli.evaluate import ANY_FLAGS, EvaluateCommand, evaluate
 from qkv.cli.explain import explain
@@ -93,11 +94,23 @@ class TrainGroup(TyperGroup):
         self.commands = MadeCommands(_trained, training)  # type: ignore[assignment]  # it is only read
 
 
+class CompareGroup(TyperGroup):
+    """The group `qkv compare`."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = MadeCommands(_trained, comparing)  # type: ignore[assignment]  # it is only read
+
+
+compare = typer.Typer(
+    name="compare", cls=CompareGroup, no_args_is_help=True, help="Train combinations of settings and rank them."
+)
 train = typer.Typer(
     name="train", cls=TrainGroup, no_args_is_help=True, help="Train a model from text files; again to resume."
 )
 
 app.add_typer(train, rich_help_panel=TRAIN)
+app.add_typer(compare, rich_help_panel=TRAIN)
 app.command("prepare", cls=CommandOfPaths, rich_help_panel=TRAIN)(prepare_command)
 app.command(cls=CommandOfPaths, rich_help_panel=TRAIN)(demo)
 _LOOKS: tuple[Any, ...] = (view, align, explain)

@@ -109,6 +109,21 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Figure:
     return Figure("chrf", float(score.score), str(metric.get_signature()))
 
 
+def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
+    """Return the chrF2 of each sentence, from 0 to 100; arguments and errors as for `chrf`.
+
+    Example:
+        >>> sentence_chrf(["The cat sat.", "No."], ["The cat sat.", "Yes!"])
+        [100.0, 0.0]
+    """
+    from sacrebleu.metrics.chrf import CHRF
+
+    require_same_length(hypotheses, references)
+    metric = CHRF()
+    pairs = zip(hypotheses, references, strict=True)
+    return [float(metric.sentence_score(hypothesis, [reference]).score) for hypothesis, reference in pairs]
+
+
 def tokenized_bleu(
     hypotheses: Sequence[Sequence[str]],
     references: Sequence[Sequence[str]],

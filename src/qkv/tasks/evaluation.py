@@ -26,7 +26,7 @@ def evaluate(run: str | Path, files: EvaluationSettings) -> list[Figure]:
         ConfigError: a file is missing, or a setting is invalid.
     """
     trained: Answerer = load(run, files.device)
-    figures, lines = trained.score_files(files)
+    figures, lines, _ = trained.score_files(files)
     if isinstance(files, AnswersEvaluation) and files.out is not None:
         # A model of bytes can write a line feed, which must not shift the lines below.
         replace_file(files.out, format_lines(lines).encode("utf-8"))

@@ -1,6 +1,6 @@
 """What the commands and `qkv.load` need of every task: a trained model that answers."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
@@ -20,10 +20,12 @@ class Scored(NamedTuple):
     Attributes:
         figures: the metrics, the most important one first.
         lines: the model's answers, as they are written to a file.
+        credits: returns how good each answer is, more for better ones; nothing for a task without answers.
     """
 
     figures: list[Figure]
     lines: Iterable[str]
+    credits: Callable[[], Sequence[float]] = tuple
 
 
 class Answerer(Protocol):

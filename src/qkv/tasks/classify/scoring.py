@@ -44,4 +44,12 @@ def score_labels(
     with naming_line(data, [text.line for text in texts]):
         predicted = answer(texts)
     lines = (line for text, labels in zip(texts, predicted, strict=True) for line in as_lines(text, labels))
-    return Scored(judge_labels(predicted, [text.labels for text in texts]), lines)
+
+    def credits() -> list[float]:
+        """Return the share of right labels of each text."""
+        return [
+            sum(a == b for a, b in zip(text.labels, labels, strict=True)) / max(1, len(labels))
+            for text, labels in zip(texts, predicted, strict=True)
+        ]
+
+    return Scored(judge_labels(predicted, [text.labels for text in texts]), lines, credits)

@@ -148,7 +148,7 @@ def judge_positions(
         for a, b in zip(positions, expected, strict=False)
     )
     exact = sum(
-        _same(list(positions), list(expected), order) for positions, expected in zip(predicted, truth, strict=True)
+        is_exact(list(positions), list(expected), order) for positions, expected in zip(predicted, truth, strict=True)
     )
     total = sum(map(len, truth))
     signature = "" if order == "sequence" else f"order:{order}"
@@ -158,7 +158,8 @@ def judge_positions(
     ]
 
 
-def _same(positions: list[int], expected: list[int], order: AnswerOrder) -> bool:
+def is_exact(positions: list[int], expected: list[int], order: AnswerOrder) -> bool:
+    """Return whether an answer is the expected one, as `judge_positions` compares them."""
     if order == "set":
         return set(positions) == set(expected)
     if order == "cycle" and positions and len(positions) == len(expected) and expected[0] in positions:

@@ -20,7 +20,7 @@ from qkv.recording.recorder import record
 from qkv.settings import build
 from qkv.tasks.pairs import PairSources
 from qkv.tasks.point.data import ElementVocabulary
-from qkv.tasks.point.objective import judge_positions, point, stack
+from qkv.tasks.point.objective import is_exact, judge_positions, point, stack
 from qkv.tasks.point.settings import POINT, AnswerOrder, PointEvaluation
 from qkv.tasks.python_values import expect_texts
 from qkv.tasks.runs import OTHER_VERSION, Trained, expect_task, load_trained, rebuild
@@ -219,7 +219,12 @@ class ElementPointer:
         if self.vocabulary is not None:
             report_unknown([self.vocabulary.ids(item.elements) for item in items], 0, "elements")
         positions, figures = self.evaluate(items, files.beam)
-        return Scored(figures, (" ".join(map(str, row)) for row in positions))
+        answers = zip(positions, items, strict=True)
+        return Scored(
+            figures,
+            (" ".join(map(str, row)) for row in positions),
+            lambda: [float(is_exact(list(row), list(item.target), self.order)) for row, item in answers],
+        )
 
     def export_facts(self, to: str) -> NoReturn:
         """Refuse: other programs have no input for a pointer network.

@@ -190,11 +190,15 @@ class Regressor:
         Raises:
             DataError: as for `rows_of`.
         """
+        predicted, target = self._compared(table)
+        return predicted, judge_regression(predicted, target, "")
+
+    def _compared(self, table: FieldTable) -> tuple[Array, Array]:
+        """Return predictions and targets of a table."""
         names = (*self._names_in(table, more=1), self.y if table.header else table.columns[-1])
         read = table.numbers(names, decimal=self.decimal, fixed=("decimal", "missing"))
         numbers = np.array(read.rows)
-        predicted = self.predict(numbers[:, :-1])
-        return predicted, judge_regression(predicted, numbers[:, -1], "")
+        return self.predict(numbers[:, :-1]), numbers[:, -1]
 
     def score_files(self, files: RegressEvaluation) -> Scored:
         """Score the model on files, with the code of its training.
@@ -211,8 +215,10 @@ class Regressor:
         """
         if files.data is None:
             raise ConfigError(setting("data"), setting("data", "FILE"), "none", "A table with the columns of training.")
-        predicted, figures = self.evaluate(read_table(Path(str(files.data))))
-        return Scored(list(figures), (f"{number:.10g}" for number in predicted))
+        predicted, target = self._compared(read_table(Path(str(files.data))))
+        figures = judge_regression(predicted, target, "")
+        lines = (f"{number:.10g}" for number in predicted)
+        return Scored(list(figures), lines, (-abs(predicted - target)).tolist)
 
     def export_facts(self, to: str) -> NoReturn:
         """Refuse: other programs have no input for tables of numbers.

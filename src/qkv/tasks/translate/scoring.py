@@ -11,7 +11,7 @@ from qkv.errors import ConfigError, on_command_line, setting
 from qkv.metrics.edits import word_error_rate
 from qkv.metrics.figure import Figure
 from qkv.metrics.matches import exact_match
-from qkv.metrics.translation import WMT, BleuTokenizer, bleu, chrf
+from qkv.metrics.translation import WMT, BleuTokenizer, bleu, chrf, sentence_chrf
 from qkv.tasks.length import CutCounter, naming_line
 from qkv.tasks.notes import note
 from qkv.tasks.pairs import PairSources
@@ -40,7 +40,8 @@ def score_translations(translator: Any, files: TranslateEvaluation) -> Scored:
         note(f"qkv: {message}")
     hypotheses = [translation.text for translation in translations]
     figures = judge(hypotheses, pairs, files.bleu_tokenize or translator.bleu_tokenize)
-    return Scored(figures, hypotheses if table is None else map(table.target_text, hypotheses))
+    lines = hypotheses if table is None else map(table.target_text, hypotheses)
+    return Scored(figures, lines, lambda: sentence_chrf(*_words(hypotheses, pairs)[:2]))
 
 
 def judge(hypotheses: Sequence[str], pairs: Sequence[Pair], bleu_tokenizer: BleuTokenizer = WMT) -> list[Figure]:
@@ -55,13 +56,18 @@ def judge(hypotheses: Sequence[str], pairs: Sequence[Pair], bleu_tokenizer: Bleu
         sacreBLEU, chrF, exact match and word error rate (the phone error rate, for phones separated by spaces). Pieces
         that another library marked are joined to words first, which the signatures say.
     """
+    written, references, joined = _words(hypotheses, pairs)
+    first = bleu(written, references, bleu_tokenizer)
+    figures = [first, *(figure(written, references) for figure in (chrf, exact_match, word_error_rate))]
+    return [replace(figure, signature=figure.signature + joined) for figure in figures]
+
+
+def _words(hypotheses: Sequence[str], pairs: Sequence[Pair]) -> tuple[list[str], list[str], str]:
+    """Return translations and references as they are compared, and what their signature says of it."""
     # Both sides in composed form, so that combining accents do not count as errors.
     sides = hypotheses, [pair.target for pair in pairs]
     written, references = ([normalize("NFC", text) for text in side] for side in sides)
     # A model that was trained on pieces may be scored on words, which SentencePiece's rule would run together.
     marks = piece_marks(references) or piece_marks(written)
-    written, references = joined_words(written, marks), joined_words(references)
     joined = "" if marks is None else f"|joined:{marks.library}"
-    first = bleu(written, references, bleu_tokenizer)
-    figures = [first, *(figure(written, references) for figure in (chrf, exact_match, word_error_rate))]
-    return [replace(figure, signature=figure.signature + joined) for figure in figures]
+    return joined_words(written, marks), joined_words(references), joined

@@ -1,0 +1,119 @@
+"""`qkv compare TASK`: train a task with each combination of some settings."""
+
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from qkv.cli.early_exit import INTERRUPTED
+from qkv.cli.failure import guarded
+from qkv.cli.flags import flagged, option_of
+from qkv.cli.paths import CommandOfPaths
+from qkv.cli.train import flags_of
+from qkv.errors import on_command_line
+from qkv.settings import choices_of, defaults_of, help_of, hints_of, parse
+from qkv.tasks.compare.settings import NOT_COMPARED, TEST, CompareOptions, can_vary, files_to_test
+from qkv.tasks.settings import TaskSettings, spelling_settings
+
+_PANEL = "Comparison"
+
+
+def compare_command(task: TaskSettings, recipe: Callable[[], Any]) -> Callable[..., None]:
+    """Return the command that compares settings of a task.
+
+    Args:
+        task: the settings.
+        recipe: imports and returns the task's recipe; called when the command runs.
+    """
+
+    @flagged(_flags(task), defaults_of(CompareOptions))
+    def compare(**flags: Any) -> None:
+        options = {name: flags.pop(name) for name in defaults_of(CompareOptions)}
+        typed = {name: _values(task, name, item) for name, item in flags.items() if item is not None}
+        with spelling_settings(task, typed, on_command_line):
+            _compare(recipe(), typed, options)
+
+    compare.__name__ = f"compare_{task.name}"
+    compare.__doc__ = f"""Compare settings of {task.name}: every combination of values that are separated by commas.
+
+    Example: qkv compare {task.name} … --score additive,gaussian,cosine --seeds 3 --steps 500 --out comparison
+    """
+    return guarded(compare)
+
+
+def _flags(task: TaskSettings) -> dict[str, Any]:
+    """Return the flags: the comparison's own, the files to test on, and the settings, which may have several values."""
+    flags = {
+        name: Annotated[hint, option_of(CompareOptions, name, help_of(CompareOptions, name, None), _PANEL)]
+        for name, hint in hints_of(CompareOptions).items()
+    }
+    for name in files_to_test(task):
+        help = f"To test on, as `qkv evaluate --{name}`: figures are of these files, and differences are tested."
+        flags[TEST + name] = Annotated[Path | None, typer.Option(help=help, rich_help_panel=_PANEL)]
+    for name, flag in flags_of(task, options=False).items():
+        if name not in NOT_COMPARED:
+            flags[name] = Annotated[str | None, *flag.__metadata__] if can_vary(task, name) else flag
+    return flags
+
+
+def _values(task: TaskSettings, name: str, item: Any) -> Any:
+    """Return the value of a flag, or the list of its values."""
+    if name.startswith(TEST):
+        return item
+    if isinstance(item, list):
+        return [part.strip() for text in item for part in text.split(",") if part.strip()] or None
+    hint = hints_of(task.tables[task.table_of[name]])[name]
+    if not isinstance(item, str):
+        return item
+    if not can_vary(task, name):
+        return parse(hint, item)
+    values = [_number(hint, part.strip()) for part in item.split(",")]
+    return values[0] if len(values) == 1 else values
+
+
+def _number(hint: Any, text: str) -> Any:
+    if int in choices_of(hint) and text.removeprefix("-").isdecimal():
+        return int(text)
+    return parse(hint, text)
+
+
+def _compare(recipe: Any, settings: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    from qkv.tasks.compare.comparing import compare
+    from qkv.tasks.notes import as_json, note
+    from qkv.tasks.streams import write_json, write_lines
+
+    out = options["out"]
+    outcome = compare(
+        recipe, settings, out, seeds=options["seeds"], controls=options["controls"], device=options["device"]
+    )
+    comparison = outcome.comparison
+    if comparison.rows:
+        if as_json():
+            write_json([comparison.to_json_value()])
+        else:
+            write_lines(repr(comparison).splitlines())
+        note(f"qkv: {', '.join(map(str, outcome.files))}")
+    if comparison.missing:
+        note(f"qkv: {comparison.missing:,} trainings are missing: run the same command again.")
+    if outcome.interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+@cache
+def command_of(task: str) -> Any:
+    """Return the command of a task as typer makes it.
+
+    Raises:
+        KeyError: there is no such task.
+
+    Example:
+        >>> command_of("tag").name
+        'tag'
+    """
+    from qkv.tasks.catalog import TASKS, recipe_of
+
+    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+    command.command(task, cls=CommandOfPaths)(compare_command(TASKS[task], partial(recipe_of, task)))
+    return typer.main.get_command(command)

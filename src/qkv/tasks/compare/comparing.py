@@ -1,0 +1,108 @@
+"""Compare combinations of settings: train every cell with every seed, and rank them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from qkv.checkpoint.disk import make_folder
+from qkv.errors import ConfigError, QkvError, quantity, setting
+from qkv.tasks.compare.comparison import Comparison
+from qkv.tasks.compare.grid import AnyRecipe, cells_of, divided, trainings
+from qkv.tasks.compare.settings import MOST_SEEDS, NOT_COMPARED, TEST, CompareOptions
+from qkv.tasks.compare.training import Training, evaluation_of, result_of, tables_of, train_cell
+from qkv.tasks.notes import Verbosity, note, use_verbosity, verbose
+from qkv.training.screen import show_figures
+
+
+class Outcome(NamedTuple):
+    """How a comparison ended.
+
+    Attributes:
+        comparison: the table of what is complete.
+        files: its files; none if nothing is complete.
+        interrupted: whether Ctrl-C ended it.
+    """
+
+    comparison: Comparison
+    files: list[Path]
+    interrupted: bool
+
+
+def compare(
+    recipe: AnyRecipe,
+    settings: Mapping[str, Any],
+    out: Path | None,
+    *,
+    seeds: int = CompareOptions.seeds,
+    controls: bool = True,
+    device: str = "cpu",
+) -> Outcome:
+    """Train what is missing, and compare what is complete.
+
+    Args:
+        recipe: the task.
+        settings: by name, and files to test on by names that begin with `TEST`; a list has the values to compare.
+        out: the folder of the trainings; the same call again trains what is missing, also beside other processes.
+        seeds: how many trainings each cell has, with the seeds from 0 on.
+        controls: whether to add the controls if scores are compared.
+        device: compute device.
+
+    Raises:
+        ConfigError: a setting is invalid, or no combination of them is possible.
+        CheckpointError: the folder has figures of other settings.
+        QkvError: any other bad input; what is complete stays.
+    """
+    if out is None:
+        hint = f"For example {setting('out', 'comparison')}. Run the same command again to go on."
+        raise ConfigError(setting("out"), "a folder for the trainings", "none", hint)
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise ConfigError("seeds", f"from 1 to {MOST_SEEDS:,}", f"{seeds}", "3 show how much a figure varies.")
+    fixed = {name: item for name, item in settings.items() if not name.startswith(TEST)}
+    for name, hint in NOT_COMPARED.items():
+        if name in fixed:
+            raise ConfigError(name, "no such setting in a comparison", "one", hint)
+    files = {name.removeprefix(TEST): item for name, item in settings.items() if name.startswith(TEST)}
+    test = evaluation_of(recipe.settings.evaluation, files, device)
+    count = seeds if "seed" in recipe.settings.table_of else 1  # what draws nothing gives one result
+    possible, refused = divided(recipe, cells_of(recipe.settings, fixed, controls=controls), fixed)
+    for name, error in refused.items():
+        note(f"qkv: not trained: {name}: {error}")
+    make_folder(out)
+    planned = [
+        Training(cell, seed, out / cell.folder / f"seed-{seed}") for cell, seed in trainings(possible, range(count))
+    ]
+    interrupted = _train(recipe, planned, fixed, test, device)
+    results = [(each, result_of(each, tables_of(recipe, each, fixed, test))) for each in planned]
+    complete = [
+        (cell, {each.seed: result for each, result in results if each.cell is cell and result is not None})
+        for cell in possible
+    ]
+    missing = sum(result is None for _, result in results)
+    comparison = Comparison.of(complete, {name: str(error) for name, error in refused.items()}, missing)
+    written: list[Path] = []
+    if comparison.rows:
+        from qkv.tasks.compare.files import save  # matplotlib
+
+        written = save(comparison, out)
+    return Outcome(comparison, written, interrupted)
+
+
+def _train(recipe: AnyRecipe, planned: Sequence[Training], settings: Mapping[str, Any], test: Any, device: str) -> bool:
+    """Train what is missing; return whether Ctrl-C ended it."""
+    for number, training in enumerate(planned, 1):
+        label = f"training {number:,} of {len(planned):,}: {training.cell.name}, seed {training.seed}"
+        try:
+            with use_verbosity(Verbosity("verbose" if verbose() else "quiet")):
+                ended = train_cell(recipe, training, settings, test, device)
+        except QkvError:
+            note(f"qkv: {label} failed")
+            raise
+        if ended == "interrupted":
+            return True
+        result = result_of(training, tables_of(recipe, training, settings, test)) if ended == "trained" else None
+        if result is not None:
+            figure = show_figures(result.figures[:1]) if result.figures else f"stopped: {result.stopped}"
+            note(f"qkv: {label}: {figure} ({quantity(round(result.seconds), 'second')} of processor time)")
+        elif ended == "busy":
+            note(f"qkv: {label}: another process trains it")
+    return False

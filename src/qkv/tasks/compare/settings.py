@@ -1,0 +1,62 @@
+"""What `qkv compare` takes besides the settings of a task, and which of those can have several values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any
+
+from qkv.settings import Option, choices_of, hints_of, options_of, parts_of
+from qkv.tasks.settings import Device, TaskSettings
+
+TEST = "test_"
+"""What begins the name of a setting that names files to test on."""
+MOST_SEEDS = 1000
+NOT_COMPARED: Mapping[str, str] = MappingProxyType(
+    {
+        "seed": "Give seeds, how many trainings each combination has.",
+        "ensemble": "Compare single models.",
+        "both_directions": "Compare single models.",
+    }
+)
+"""Settings that a comparison does not have, and what to do."""
+_FIXED = ("data", "ensemble")
+"""Tables whose settings are the same for all trainings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """What the command has besides the settings of the task."""
+
+    out: Annotated[Path | None, Option("The folder of the trainings. Run the same command again to go on")] = None
+    seeds: Annotated[int, Option("Trainings of each combination, with the seeds from 0 on", least=1)] = 3
+    controls: Annotated[
+        bool, Option("Where scores are compared, also train without attention (none) and with equal weights (uniform)")
+    ] = True
+    device: Device = "cpu"
+
+
+def can_vary(task: TaskSettings, name: str) -> bool:
+    """Return whether a setting can have several values in a comparison: not files, flags and lists.
+
+    Example:
+        >>> from qkv.tasks.translate.settings import TRANSLATE
+        >>> [can_vary(TRANSLATE, name) for name in ("score", "heads", "tied", "source", "betas")]
+        [True, True, False, False, False]
+    """
+    table = task.table_of[name]
+    kinds = [kind for kind in choices_of(hints_of(task.tables[table])[name]) if kind is not type(None)]
+    return table not in _FIXED and Path not in kinds and bool not in kinds and not any(map(parts_of, kinds))
+
+
+def files_to_test(task: TaskSettings) -> list[str]:
+    """Return the settings of a task's evaluation that name files.
+
+    Example:
+        >>> from qkv.tasks.translate.settings import TRANSLATE
+        >>> files_to_test(TRANSLATE)
+        ['source', 'target', 'data']
+    """
+    table: Any = task.evaluation
+    hints, names = hints_of(table), options_of(task.tables["data"])
+    return [name for name in options_of(table) if name in names and Path in choices_of(hints[name])]

@@ -1,0 +1,192 @@
+"""Train the cells of a comparison, each with each seed, and keep the figures of each training.
+
+OUT/CELL/seed-N/run          an ordinary run, for every command
+OUT/CELL/seed-N/figures.json settings, figures and cost, once it is complete
+OUT/CELL/seed-N/lock         locked while a process trains it
+
+So any number of processes can run the same command, and a process can be killed at any moment: what it was training is
+resumed by the next one that finds it unlocked.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, final
+
+from qkv.checkpoint.disk import make_folder, replace_file
+from qkv.checkpoint.json_values import decode_mapping, encode
+from qkv.errors import CheckpointError, TrainingError
+from qkv.files import read_file
+from qkv.metrics.figure import Figure
+from qkv.settings import as_dict, build
+from qkv.system import locked
+from qkv.tasks.compare.grid import AnyRecipe, Cell, settings_of
+from qkv.tasks.load import load
+from qkv.tasks.run import train_run
+from qkv.tasks.settings import EvaluationSettings
+from qkv.tasks.streams import finite
+from qkv.training.events import Outcome
+
+_RUN, _FIGURES, _LOCK = "run", "figures.json", "lock"
+_LARGEST = 64 << 20
+Ended = Literal["trained", "stored", "busy", "interrupted"]
+
+
+@final
+@dataclass(frozen=True)
+class Result:
+    """What one training gave.
+
+    Args:
+        figures: the figures of its best checkpoint, the one that chose it first: on the files to test if there are
+            some, else on those to validate.
+        credits: how good each answer to the files to test is; none without such files, or for a task without answers.
+        stopped: why the training could not go on; "" if it ended.
+        parameters: of the model.
+        steps: updates.
+        seconds: of this process's processor, in training.
+    """
+
+    figures: tuple[Figure, ...]
+    credits: tuple[float, ...]
+    stopped: str
+    parameters: int
+    steps: int
+    seconds: float
+
+
+class Training(NamedTuple):
+    """A cell with a seed, to train.
+
+    Attributes:
+        cell: the combination.
+        seed: the random seed.
+        folder: where it is kept.
+    """
+
+    cell: Cell
+    seed: int
+    folder: Path
+
+
+def result_of(training: Training, tables: Mapping[str, Any]) -> Result | None:
+    """Return the stored result; None if there is none yet.
+
+    Args:
+        training: what was trained.
+        tables: its settings.
+
+    Raises:
+        CheckpointError: the result is of other settings, or damaged.
+    """
+    path = training.folder / _FIGURES
+    if not path.is_file():
+        return None
+    stored = decode_mapping(read_file(path, _LARGEST, links=False), str(path))
+    if stored.get("settings") != _digest(tables):
+        hint = "Give another folder to compare with other settings or other files to test."
+        raise CheckpointError(str(path), "figures of these settings", "those of others", hint)
+    try:
+        values: Any = {name: stored[name] for name in (item.name for item in fields(Result))}
+        figures = tuple(Figure(**figure) for figure in values["figures"])
+        return Result(**{**values, "figures": figures, "credits": tuple(values["credits"])})
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(str(path), "the figures of a training", "something else", "Remove it.") from error
+
+
+def train_cell(
+    recipe: AnyRecipe,
+    training: Training,
+    settings: Mapping[str, Any],
+    test: EvaluationSettings | None,
+    device: str,
+) -> Ended:
+    """Train a cell with a seed, or resume it, unless its result is stored or another process trains it.
+
+    Args:
+        recipe: the task.
+        training: what to train.
+        settings: of all cells, by name.
+        test: files to test on; None for the figures of the validation.
+        device: compute device.
+
+    Raises:
+        QkvError: bad input; what is complete stays.
+    """
+    tables = tables_of(recipe, training, settings, test)
+    make_folder(training.folder)
+    try:
+        with locked(training.folder / _LOCK):
+            if result_of(training, tables) is not None:
+                return "stored"
+            result = _trained(recipe, training, tables, test, device)
+            if result is None:
+                return "interrupted"
+            entries = {**asdict(result), "settings": _digest(tables), "tables": finite(_shown(tables))}
+            replace_file(training.folder / _FIGURES, encode(finite(entries), _FIGURES))  # type: ignore[arg-type]
+            return "trained"
+    except BlockingIOError:
+        return "busy"
+
+
+def tables_of(
+    recipe: AnyRecipe, training: Training, settings: Mapping[str, Any], test: EvaluationSettings | None
+) -> dict[str, Any]:
+    """Return everything that a result depends on: the tables of settings, and what is tested on."""
+    seed = {"seed": training.seed} if "seed" in recipe.settings.table_of else {}
+    tables = recipe.settings.in_tables({**settings_of(training.cell, settings), **seed})
+    return {**tables, "test": {} if test is None else as_dict(test)}
+
+
+def _trained(
+    recipe: AnyRecipe, training: Training, tables: Mapping[str, Any], test: EvaluationSettings | None, device: str
+) -> Result | None:
+    start = time.process_time()
+    run = training.folder / _RUN
+    checked = recipe.load_settings({name: rows for name, rows in tables.items() if name != "test"})
+    try:
+        outcome = train_run(recipe, checked, run, device)
+    except TrainingError as error:
+        return Result((), (), str(error), 0, 0, time.process_time() - start)
+    seconds = time.process_time() - start
+    if outcome.exit_code:
+        return None
+    model = load(run, device)
+    parameters = sum(parameter.numel() for parameter in model.model.parameters())
+    figures, credits = _validated(outcome), ()
+    if test is not None:
+        scored = model.score_files(test)
+        figures, credits = _main_first(scored.figures, outcome.best), tuple(scored.credits())
+    return Result(tuple(figures), credits, "", parameters, outcome.step, seconds)
+
+
+def _validated(outcome: Outcome) -> Sequence[Figure]:
+    """Return the figure that chose the best checkpoint; of a model that is fitted in one step all."""
+    return outcome.figures if outcome.best is None else [outcome.best]
+
+
+def _main_first(figures: Sequence[Figure], main: Figure | None) -> list[Figure]:
+    """Return figures, with the one of a name first."""
+    return sorted(figures, key=lambda figure: main is None or figure.name != main.name)
+
+
+def _shown(tables: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: {key: item if _plain(item) else "…" for key, item in rows.items()} for name, rows in tables.items()}
+
+
+def _plain(item: object) -> bool:
+    return item is None or isinstance(item, str | int | float | bool | Path)
+
+
+def _digest(tables: Mapping[str, Any]) -> str:
+    """Return a digest of settings; data that was given as values counts by its text."""
+    rows = sorted((table, name, repr(item)) for table, entries in tables.items() for name, item in entries.items())
+    return sha256(repr(rows).encode()).hexdigest()
+
+
+def evaluation_of(table: type[EvaluationSettings], files: Mapping[str, Any], device: str) -> EvaluationSettings | None:
+    """Return what to test on; None if no file is given."""
+    given = {name: item for name, item in files.items() if item is not None}
+    return replace(build(table, given), device=device) if given else None

@@ -251,6 +251,16 @@ def test_an_error_of_a_process_keeps_its_class_and_texts(tmp_path: Path) -> None
     assert together(tmp_path, 2, work) == [["ConfigError", "beam", "1"]] * 2
 
 
+def test_an_error_stays_the_reason_where_a_process_still_connects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has connected fails and ends before this one has connected to it."""
+    monkeypatch.setattr(training_processes, "_CONNECTING", timedelta(milliseconds=200))
+    store = dist.HashStore()
+    store.set(f"{training_processes.ARRIVED}1", "")
+    Processes(1, 2, store).fail(ConfigError("beam", "1", "2", "Omit it."))
+    with pytest.raises(ConfigError, match="beam"):
+        Processes(0, 2, store).connect()
+
+
 def threads() -> set[str]:
     """The numbers of this process's threads, also those that Python does not know; where the system lists them."""
     return set(os.listdir("/proc/self/task"))

@@ -331,9 +331,11 @@ class Processes:
             hint = "On several machines, set GLOO_SOCKET_IFNAME to the interface by which each reaches the others."
             got = f"process {self.rank}, which cannot reach another one ({first_line(error)})"
             lost = TrainingError("processes", f"{self.size} processes that reach each other", got, hint)
-            with suppress(RuntimeError):  # the process that leads may be the one out of reach
-                self._store_failure(lost)
-            raise self.failure() or lost from None
+            failure = self.failure()  # one that has connected may fail while this one still connects
+            if failure is None:
+                with suppress(RuntimeError):  # the process that leads may be the one out of reach
+                    self._store_failure(lost)
+            raise failure or lost from None
 
     def leave(self) -> None:
         """Close the connections, and wait until their threads have ended."""

@@ -11,6 +11,7 @@ import qkv
 from qkv.data.phrases import generate
 from qkv.errors import CheckpointError
 from qkv.tasks.example_run import FOLDER, SENTENCES, is_example, outside_grammar
+from qkv.view.answers.opening import first_shown
 
 
 def test_it_is_small() -> None:
@@ -39,7 +40,7 @@ def test_its_words_are_aligned_without_a_flag(tmp_path: Path) -> None:
     assert set(succeeded(run("align", "example", *files)).stdout.split()) == set(LINKS.split())
     assert found.weights is not None
     scene = translator.scene(SENTENCES[0])
-    layer, head = scene.first_shown
+    layer, head = first_shown(scene)
     shown = scene.layers[layer].map().dense()
     for weights in (found.weights, shown.mean(0) if head is None else shown[head]):
         assert {f"{s}-{t}" for t, s in enumerate(weights.argmax(-1)[:-1].tolist())} == set(LINKS.split())

@@ -18,6 +18,7 @@ from qkv.introspect.statistics import Statistics
 from qkv.recording.calls import RecordedCall
 from qkv.recording.passes import Pass, Setup
 from qkv.recording.saved_mechanisms import Writer
+from qkv.view.answers.shares import HeadShares, shares_of
 from qkv.view.scene import Scene
 
 if TYPE_CHECKING:
@@ -244,33 +245,69 @@ class Trace:
         title = self.title if title is None else title
         return selected.scene(row, named, title=title, hypothesis=hypothesis, notes=notes)
 
+    def shares(self, row: int = 0, *, reading: int | None = None) -> list[HeadShares]:
+        """Return where the weights of every head lie: on the position before, the first key, punctuation, and so on.
+
+        Args:
+            row: index in the input batch.
+            reading: index of the pass; see `choose`.
+
+        Returns:
+            One row of numbers for each head, means over all queries, in memory that grows with the length of the text;
+            `pandas.DataFrame(trace.shares())` is a table of them.
+
+        Raises:
+            ShapeError: there is no such row.
+            ConfigError: nothing was recorded.
+
+        Example:
+            >>> import torch
+            >>> from qkv.nn.multihead import MultiHeadAttention
+            >>> from qkv.recording.recorder import record
+            >>> model = MultiHeadAttention(8, 2)
+            >>> with record(model) as trace:
+            ...     output = model(torch.zeros(1, 4, 8))
+            >>> [(head.head, head.first, head.broad) for head in trace.shares()]
+            [(0, 0.25, 1.0), (1, 0.25, 1.0)]
+        """
+        scene = self.scene(row, reading=reading)
+        return [
+            shares_of(scene, layer, head) for layer, parts in enumerate(scene.layers) for head in range(parts.heads)
+        ]
+
     def described(self, tokens: Mapping[str, Sequence[str]], title: str = "attention") -> "Trace":
         """Return the trace with the tokens of the displayed row and a title; `save` includes both."""
         return replace(self, tokens={name: tuple(sequence) for name, sequence in tokens.items()}, title=title)
 
-    def save(self, path: str | Path, row: int = 0) -> None:
+    def save(
+        self, path: str | Path, row: int = 0, *, layer: str | None = None, head: int | None = None, title: str = ""
+    ) -> None:
         """Save the trace, a page or a picture, depending on the suffix of the path.
 
         Args:
             path: `.safetensors` for the whole trace, which `qkv.recording.read` loads; `.html` for the viewer as one
-                page without a server; `.svg` or `.png` for a picture of the last layer.
+                page without a server; `.svg`, `.png` or `.pdf` for a picture of one map, with the pieces of words
+                joined and special tokens left out; of long texts a cell is the mean of several tokens.
             row: row of the batch, for a page or picture.
+            layer: the layer of a picture; None for the one on which the viewer opens.
+            head: its head; None for the mean over heads.
+            title: stands above a picture.
 
         Raises:
-            ConfigError: the suffix is unknown, or the file cannot be written.
+            ConfigError: the suffix is unknown, there is no such layer or head, or the file cannot be written.
             UnsupportedError: a score is a user-defined function, which a trace file cannot store; or a tensor was
                 changed since.
         """
         from qkv.view import showing
 
         file = Path(path)
-        match expect_suffix("path", file, (".safetensors", ".html", ".svg", ".png")):
+        match expect_suffix("path", file, (".safetensors", ".html", ".svg", ".png", ".pdf")):
             case ".safetensors":
                 _write(self._with_tokens(row), file)
             case ".html":
                 showing.write_page(self.scene(row), file)
             case _:
-                showing.write_picture(self.scene(row), file)
+                showing.write_picture(self.scene(row), file, layer=layer, head=head, title=title)
 
     def show(self, row: int = 0, *, port: int = 0, browser: bool = True) -> "Serving":
         """Open one row in the viewer: in a notebook inside the page, elsewhere in a browser. Its address is printed.

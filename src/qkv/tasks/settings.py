@@ -104,7 +104,7 @@ class AnswersEvaluation(EvaluationSettings):
 
 MOST_MODELS = 100
 """The most models of an ensemble."""
-PICTURES = (".html", ".svg", ".png")
+PICTURES = (".html", ".svg", ".png", ".pdf")
 """The suffixes of pages and pictures of alignments."""
 
 

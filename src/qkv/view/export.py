@@ -13,15 +13,16 @@ from qkv.view.bundle import one_file
 from qkv.view.tokens import labels, sentence
 
 
-def save(path: str | Path, alignments: Alignment | Sequence[Alignment]) -> None:
+def save(path: str | Path, alignments: Alignment | Sequence[Alignment], *, title: str = "") -> None:
     """Save alignments as a page or a picture.
 
     The file is written atomically; an existing one is replaced.
 
     Args:
-        path: output file; `.html` is one self-contained page for any number of sentences, `.svg` and `.png` show them
-            below each other.
+        path: output file; `.html` is one self-contained page for any number of sentences, `.svg`, `.png` and `.pdf`
+            show them below each other.
         alignments: one or several.
+        title: stands above a picture; "" for none.
 
     Raises:
         ConfigError: the suffix is unknown, the file cannot be written, or the alignments do not fit in one picture.
@@ -33,14 +34,14 @@ def save(path: str | Path, alignments: Alignment | Sequence[Alignment]) -> None:
         ...     print([path.name for path in Path(folder).iterdir()])
         ['dog.html']
     """
-    suffix = expect_suffix("path", file := Path(path), (".html", ".svg", ".png"))
+    suffix = expect_suffix("path", file := Path(path), (".html", ".svg", ".png", ".pdf"))
     drawn = [alignments] if isinstance(alignments, Alignment) else list(alignments)
     if suffix == ".html":
         save_file(file, html(drawn).encode())
         return
     from qkv.view import picture
 
-    save_file(file, picture.svg(drawn) if suffix == ".svg" else picture.png(drawn))
+    save_file(file, picture.drawn(drawn, suffix[1:], title))
 
 
 def html(alignments: Sequence[Alignment]) -> str:

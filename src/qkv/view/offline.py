@@ -84,7 +84,7 @@ def page(scene: Scene, budget: int = BUDGET) -> Page:
     answers = Packing()
     left_out, requested, embedded = 0, Counter[_Part](), Counter[_Part]()
     try:
-        for question in dict.fromkeys(_questions(scene)):
+        for question in dict.fromkeys(_questions(scene, handler.opening)):
             requested.update([question.part] if question.part else [])
             if answers.size > budget or answers.size + question.size > budget:
                 left_out += 1
@@ -220,7 +220,7 @@ def _rounded(content: Any, number: Callable[[float], float]) -> Any:
     return content
 
 
-def _questions(scene: Scene) -> Iterator[_Question]:
+def _questions(scene: Scene, opened: tuple[int, int | None]) -> Iterator[_Question]:
     """List everything that the page can request, in order of first use; some of it twice."""
     yield _Question("scene")
     for number, tokens in enumerate(scene.sequences.values()):
@@ -228,7 +228,6 @@ def _questions(scene: Scene) -> Iterator[_Question]:
             stop = min(start + PIECE, len(tokens))
             yield _Question(f"tokens?sequence={number}&start={start}&stop={stop}")
     heads = [(index, head) for index, layer in enumerate(scene.layers) for head in range(layer.heads)]
-    opened = scene.first_shown
     ordered = _from_layer(opened[0], heads)
     drawn = _from_layer(opened[0], (name for layer in range(len(scene.layers)) for name in _maps_of(scene, layer)))
     if heads:
@@ -241,7 +240,7 @@ def _questions(scene: Scene) -> Iterator[_Question]:
         maps, key=lambda layer_head_level: _cells(scene.layers[layer_head_level[0]], layer_head_level[2])
     ):
         yield from _map(scene, layer, head, range(level, level + 1))
-    yield from _later_questions(scene, ordered, smallest)
+    yield from _later_questions(scene, opened[0], ordered, smallest)
 
 
 def _from_layer(first: int, names: Iterable[_Name]) -> list[_Name]:
@@ -250,7 +249,7 @@ def _from_layer(first: int, names: Iterable[_Name]) -> list[_Name]:
 
 
 def _later_questions(
-    scene: Scene, ordered: Sequence[tuple[int, int]], smallest: Sequence[tuple[int, int | None]]
+    scene: Scene, first: int, ordered: Sequence[tuple[int, int]], smallest: Sequence[tuple[int, int | None]]
 ) -> Iterator[_Question]:
     """List the requests for graphs, steps, the remaining maps, and single cells."""
     for chain in dict.fromkeys(_followed_layers(scene, layer) for layer in range(len(scene.layers))):
@@ -262,7 +261,7 @@ def _later_questions(
     for map_kind in ("weight max", "contribution mean", "contribution max"):
         for layer, map_head in smallest:
             yield from _map(scene, layer, map_head, range(levels(*scene.layers[layer].shape[1:])), map_kind)
-    for layer, map_head in _from_layer(scene.first_shown[0], sorted(smallest, key=lambda name: name[0])):
+    for layer, map_head in _from_layer(first, sorted(smallest, key=lambda name: name[0])):
         _, queries, keys = scene.layers[layer].shape
         for index in range(queries * keys if max(queries, keys) <= _FEW else 0):
             path = f"cell?layer={layer}&head={_shown(map_head)}&query={index // keys}&key={index % keys}"

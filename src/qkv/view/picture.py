@@ -2,6 +2,7 @@
 
 import io
 import logging
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,7 +23,7 @@ from torch import Tensor
 from qkv.errors import ConfigError
 from qkv.pictures import rendered
 from qkv.view.colors import color
-from qkv.view.tokens import labels
+from qkv.view.tokens import label, labels
 
 DPI = 160
 _FONT_SIZE = 9.0  # points
@@ -30,6 +31,7 @@ _CELL = 0.26  # inches, minimum if all tokens are labeled
 _GAP = 0.08  # inches between a label and its cells
 _MARGIN = 0.2  # inches
 _BAR = 0.85  # inches for the color scale and its numbers
+_LINE = 0.2  # inches of a line of the title
 _LEAST = 2.6  # inches, minimum width: space for the note that a map is empty
 _LONGEST_NAME = 40  # characters, then "…"
 _LONGEST = 40.0  # inches of one side of a map; longer ones get smaller cells and fewer labels
@@ -78,7 +80,7 @@ def png(alignments: Sequence[TokenWeights]) -> bytes:
         >>> png([Alignment(("ein", "Hund"), ("a", "dog"), torch.eye(2))])[1:4]
         b'PNG'
     """
-    return rendered(lambda: _saved(alignments, format="png", dpi=DPI))
+    return drawn(alignments, "png")
 
 
 def svg(alignments: Sequence[TokenWeights]) -> bytes:
@@ -100,11 +102,34 @@ def svg(alignments: Sequence[TokenWeights]) -> bytes:
         >>> b"<svg" in svg([Alignment(("ein", "Hund"), ("a", "dog"), torch.eye(2))])
         True
     """
-    return rendered(lambda: _saved(alignments, format="svg", dpi=DPI, metadata={"Date": None, "Creator": "qkv"}))
+    return drawn(alignments, "svg")
 
 
-def _saved(alignments: Sequence[TokenWeights], **options: Any) -> bytes:
-    figure, buffer = figure_of(alignments), io.BytesIO()
+def drawn(alignments: Sequence[TokenWeights], kind: str, title: str = "") -> bytes:
+    """Draw alignments below each other as a picture.
+
+    Args:
+        alignments: the alignments, at least one.
+        kind: "png", "svg" or "pdf".
+        title: stands above them; "" for none.
+
+    Raises:
+        ConfigError: there is no alignment, or they do not fit in one picture.
+        OutOfMemoryError: memory ran out.
+
+    Example:
+        >>> import torch
+        >>> from qkv.view import Alignment
+        >>> drawn([Alignment(("ein", "Hund"), ("a", "dog"), torch.eye(2))], "pdf", "two words")[:4]
+        b'%PDF'
+    """
+    metadata = {"svg": {"Date": None, "Creator": "qkv"}, "pdf": {"CreationDate": None, "Creator": "qkv"}}
+    options = {"metadata": metadata[kind]} if kind in metadata else {}
+    return rendered(lambda: _saved(alignments, title, format=kind, dpi=DPI, **options))
+
+
+def _saved(alignments: Sequence[TokenWeights], title: str = "", **options: Any) -> bytes:
+    figure, buffer = figure_of(alignments, title), io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "qkv", "svg.fonttype": "path", "path.simplify": True}):
         figure.savefig(buffer, **options)
     return buffer.getvalue()
@@ -122,11 +147,12 @@ class _Side:
     across: bool  # labels stand perpendicular to the side, because along it they would overlap
 
 
-def figure_of(alignments: Sequence[TokenWeights]) -> Figure:
+def figure_of(alignments: Sequence[TokenWeights], title: str = "") -> Figure:
     """Draw alignments below each other as a matplotlib figure, for further changes.
 
     Args:
         alignments: the alignments, at least one.
+        title: stands above them; "" for none.
 
     Returns:
         The figure; each alignment has one axes for its map and one for its color scale.
@@ -145,14 +171,22 @@ def figure_of(alignments: Sequence[TokenWeights]) -> Figure:
         raise ConfigError("alignments", "at least one", "none", hint)
     sides = [(_side_of(a.source, turned=True), _side_of(a.target, turned=False)) for a in alignments]
     sizes = [_size(columns, rows) for columns, rows in sides]
-    width, height = max(_LEAST, *(w for w, _ in sizes)), sum(h for _, h in sizes)
+    lines = (
+        textwrap.wrap(" ".join(map(label, title.split())), max(20, int(max(w for w, _ in sizes) * 12))) if title else []
+    )
+    above = len(lines) * _LINE
+    width, height = max(_LEAST, *(w for w, _ in sizes)), sum(h for _, h in sizes) + above
     if height > _TALLEST:
         hint = "Write fewer, or a .html file, which can contain any number."
         got = f"{len(alignments)} that need {height:.0f} inches"
         raise ConfigError("alignments", f"one picture, at most {_TALLEST:.0f} inches high", got, hint)
     figure = Figure(figsize=(width, height), dpi=DPI, facecolor=PAPER)
     FigureCanvasAgg(figure)  # without it, every text measurement would create its own canvas
-    top = height
+    if lines:
+        heading, families = drawable(lines)
+        style = {"fontproperties": _font(*families), "va": "top", **_PLAIN}
+        figure.text(_MARGIN / width, 1 - _MARGIN / 2 / height, "\n".join(heading), **style)
+    top = height - above
     for alignment, (columns, rows), (_, tall) in zip(alignments, sides, sizes, strict=True):
         _draw(figure, alignment, columns, rows, top)
         top -= tall

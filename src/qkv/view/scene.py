@@ -147,8 +147,8 @@ class Scene:
         sequences: tokens by the name of their sequence: "source" and "target", or "text".
         layers: the attentions between them, in the order of the model.
         notes: for a sequence, one word per token: "unknown", "copied", or "".
-        opening: the layer and the head that are shown first; no head for the mean over all. None for head 0 of the last
-            attention between two sequences, or of the first layer.
+        opening: the layer and the head that are shown first; no head for the mean over all. None for the layer that
+            tells most, see `qkv.view.answers.opening`.
         rerun: runs the model again with changed heads; None if the model is not at hand.
 
     Raises:
@@ -198,15 +198,6 @@ class Scene:
             if head is not None and not 0 <= head < layer.heads:
                 hint = "None shows the mean over all heads."
                 raise ConfigError("opening", f"a head from 0 to {layer.heads - 1} of {layer.name}", f"{head}", hint)
-
-    @property
-    def first_shown(self) -> tuple[int, int | None]:
-        """The number of the layer that is shown first, and of its head; None for the mean over several."""
-        if self.opening is None:
-            return max((number for number, layer in enumerate(self.layers) if layer.kind == "cross"), default=0), 0
-        name, head = self.opening
-        number = [layer.name for layer in self.layers].index(name)
-        return number, 0 if self.layers[number].heads == 1 else head
 
     def layer(self, name: str) -> Layer:
         """Return the layer with a name.

@@ -6,16 +6,14 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from qkv.checkpoint.disk import save_file
-from qkv.errors import DataError, UnsupportedError, expect_enough_memory
+from qkv.errors import UnsupportedError, expect_enough_memory
 from qkv.notebooks import in_notebook
-from qkv.view.alignment import Alignment
 from qkv.view.bundle import compressed
 from qkv.view.export import save
 from qkv.view.not_finite import first_not_finite
 from qkv.view.offline import page
+from qkv.view.paper import map_of
 from qkv.view.scene import Scene
 
 if TYPE_CHECKING:
@@ -88,21 +86,22 @@ def write_page(scene: Scene, path: Path) -> str:
     return " ".join([f"{path}: the viewer as one page, for any browser.", *filter(None, notes)])
 
 
-@torch.no_grad()
-def write_picture(scene: Scene, path: Path) -> None:
-    """Save a picture of the last cross-attention, or else of the last layer, averaged over its heads.
+def write_picture(
+    scene: Scene, path: Path, *, layer: str | None = None, head: int | None = None, title: str = ""
+) -> None:
+    """Save a picture of one map, see `map_of`.
+
+    Args:
+        scene: the scene.
+        path: `.png`, `.svg` or `.pdf`.
+        layer, head: as for `map_of`.
+        title: stands above the map; "" for none.
 
     Raises:
         DataError: a weight is not finite; the message gives the first number of all layers that is not.
-        ConfigError: the file cannot be written.
+        ConfigError: there is no such layer or head, or the file cannot be written.
     """
-    layer = next((layer for layer in reversed(scene.layers) if layer.kind == "cross"), scene.layers[-1])
-    weights = layer.map().dense().float().mean(0)
-    if not bool(weights.isfinite().all()) and (diverged := first_not_finite(scene)) is not None:
-        at = f"layer {scene.layers[diverged.layer].name}, head {diverged.head}, {diverged.side} {diverged.place}"
-        hint = "Save it as .html or .safetensors, which show the rest."
-        raise DataError("weights", "finite numbers to draw", f"others, the first in {at}", hint)
-    save(path, Alignment(scene.sequences[layer.keys], scene.sequences[layer.queries], weights))
+    save(path, map_of(scene, layer, head), title=title)
 
 
 def notebook(scene: Scene) -> str:

@@ -4,6 +4,8 @@ import pytest
 import torch
 
 import qkv
+from qkv.view.answers.opening import first_shown
+from qkv.view.layer_names import short_names
 from qkv.view.scene import Layer, Scene
 
 _SOURCE = ("▁Ein", "▁klein", "er", "▁Hund", "▁läuft", "▁über", "▁eine", "▁grün", "e", "▁Wiese", ".")
@@ -109,10 +111,13 @@ def view_of(opened, url, view, **options):
     return page
 
 
-def test_a_translator_opens_on_its_last_cross_attention_with_the_translation(opened, served, given):
+def test_a_translator_opens_on_the_layer_that_tells_most_with_the_translation(opened, served, given):
     page = opened(served(given))
     page.wait_for_selector(_READY["map"])
-    assert page.locator("select").first.input_value() == "5"
+    layer, head = first_shown(given)
+    assert given.layers[layer].kind == "cross"
+    assert [field.input_value() for field in page.locator("select").all()[:2]] == [str(layer), "mean"]
+    assert head is None
     title = "Ein kleiner Hund läuft über eine grüne Wiese. → A small dog runs across a green meadow."
     assert page.locator("#summary").inner_text() == title
     assert page.url.endswith("#view=map") or "layer" not in page.url
@@ -132,7 +137,7 @@ def test_no_mark_of_a_word_start_is_drawn(opened, served, given, view):
 @pytest.mark.slow
 def test_heads_stand_below_the_whole_name_of_their_layer(opened, served, given):
     page = view_of(opened, served(given), "heads", viewport=_PHONE)
-    names = [layer.name.removesuffix(".attention") for layer in given.layers]
+    names = list(short_names([layer.name for layer in given.layers]))
     assert page.locator(".layer h2").all_inner_texts() == names
     assert [section.locator(".head h3").all_inner_texts() for section in page.locator(".layer").all()] == [
         ["head 0", "head 1"]

@@ -107,7 +107,7 @@ def test_a_long_alignment_is_shown_piece_by_piece(opened, served, long_scene):
 @pytest.mark.slow
 def test_the_graph_follows_a_token_and_counts_what_it_leaves_out(opened, served, scene):
     page = shown(opened, served(scene), "graph", "&way=text&follow=11&links=2&frontier=6")
-    assert page.locator(".column").all_inner_texts()[-1].startswith("decoder.1")
+    assert page.locator(".column").all_inner_texts()[-1].startswith("layer 1")
     first = scene.layers[1].map().dense().mean(0)[11].topk(2)
     links = page.locator(".graph .links path").count()
     assert 3 <= links <= 2 + 2 * 2

@@ -8,6 +8,7 @@ from qkv.normalizers.steps import equation_of as normalizer_equation
 from qkv.scores.steps import equation_of as score_equation
 from qkv.view.answers.head import Head, head_of
 from qkv.view.answers.pooling import levels
+from qkv.view.layer_names import short_names
 from qkv.view.not_finite import first_not_finite
 from qkv.view.scene import Layer, Scene
 from qkv.view.tokens import label, labels, sentence
@@ -24,12 +25,13 @@ PIECE = 4_096
 """Maximum number of tokens per answer for a longer one."""
 
 
-def contents(scene: Scene, live: bool) -> dict[str, Any]:
+def contents(scene: Scene, live: bool, opening: tuple[int, int | None]) -> dict[str, Any]:
     """Return the scene without its numbers.
 
     Args:
         scene: the scene.
         live: whether a server can answer further requests.
+        opening: the layer and the head that are shown first.
     """
     # By number: a name, which a file may choose, is no name of a request nor of a JSON object.
     numbers = {name: number for number, name in enumerate(scene.sequences)}
@@ -38,7 +40,10 @@ def contents(scene: Scene, live: bool) -> dict[str, Any]:
         | ({} if len(tokens) > LISTED else {"tokens": token_range(scene, name, 0, len(tokens))})
         for name, tokens in scene.sequences.items()
     ]
-    layers = [_layer(layer, numbers) for layer in scene.layers]
+    short = short_names([layer.name for layer in scene.layers])
+    layers = [
+        _layer(layer, numbers) | {"short": name_of(name)} for layer, name in zip(scene.layers, short, strict=True)
+    ]
     crossing = any(layer.kind == "cross" for layer in scene.layers)
     diverged = first_not_finite(scene)
     written = sentence(scene.sequences["target"][:_READ]) if crossing and "target" in scene.sequences else ""
@@ -50,7 +55,7 @@ def contents(scene: Scene, live: bool) -> dict[str, Any]:
         "answers": scene.rerun is not None,
         "sequences": sequences,
         "layers": layers,
-        "opening": dict(zip(("layer", "head"), scene.first_shown, strict=True)),
+        "opening": dict(zip(("layer", "head"), opening, strict=True)),
         "not_finite": None if diverged is None else diverged._asdict(),
     }
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, cast, final
 from urllib.parse import parse_qsl
 
@@ -15,6 +16,7 @@ from qkv.view.answers.head import head_of
 from qkv.view.answers.listing import PIECE, contents, token_range
 from qkv.view.answers.maps import Maps, Quantity
 from qkv.view.answers.mechanisms import mechanisms
+from qkv.view.answers.opening import first_shown
 from qkv.view.answers.pyramid import Pooling, Statistic, TileIndex
 from qkv.view.answers.rerun import rerun, unchanged
 from qkv.view.answers.rows import SceneRows
@@ -137,6 +139,11 @@ class RequestHandler:
             "heads": RequestKind("GET", (), self._gallery),
         }
 
+    @cached_property
+    def opening(self) -> tuple[int, int | None]:
+        """The layer and the head that are shown first; no head for the mean over all."""
+        return first_shown(self.scene)
+
     def ask(self, name: str, parameters: str, body: Any = None) -> Answer:
         """Answer a request.
 
@@ -168,7 +175,7 @@ class RequestHandler:
             log.error("exact levels could not be computed: %s. %s", reason, FREE)
 
     def _scene(self, request: RequestParameters) -> Answer:
-        return JsonValue(contents(self.scene, self.live))
+        return JsonValue(contents(self.scene, self.live, self.opening))
 
     def _tokens(self, request: RequestParameters) -> Answer:
         sequence = list(self.scene.sequences)[request.number("sequence", len(self.scene.sequences))]

@@ -7,9 +7,12 @@ import { figure, finite, floats } from "./numbers.js";
 
 const SIDE = 32;
 const MEANING = {
+  diagonal: "attends along the diagonal",
+  next: "attends to the token after",
   previous: "attends to the token before",
+  local: "attends to its neighbors",
   first: "attends to the first token",
-  diagonal: "attends along a diagonal",
+  separator: "attends to punctuation and special tokens",
   same: "attends to the same token elsewhere",
   broad: "attends broadly to many tokens",
 };
@@ -21,7 +24,17 @@ const MEANING = {
 export function heads(home, page) {
   const filters = element("div.filters", { role: "group", "aria-label": "Show heads that" });
   const gallery = element("div.gallery", { "aria-busy": "true" });
-  home.append(filters, gallery);
+  const numbers = element("aside.panel.numbers", { "aria-label": "The numbers of a head" });
+  home.append(filters, element("div.heads-split", gallery, numbers));
+  /** @param {Element | null} head whose numbers are shown */
+  const pointed = (head) => {
+    if (!head) return;
+    const title = element("h3", head.closest(".layer")?.querySelector("h2")?.textContent ?? "", ", ", head.querySelector("h3")?.textContent ?? "");
+    const parts = [...head.querySelectorAll(".labels, dl")].map((part) => part.cloneNode(true));
+    numbers.replaceChildren(title, ...parts);
+  };
+  for (const kind of ["pointerover", "focusin"])
+    gallery.addEventListener(kind, ({ target }) => pointed(/** @type {Element} */ (target).closest(".head")));
   const run = latest(gallery);
   /** @type {Promise<Head[]> | undefined} */
   let asked;
@@ -32,15 +45,20 @@ export function heads(home, page) {
         gallery.removeAttribute("aria-busy");
         filters.replaceChildren(...choices(found, state, page));
         const wanted = found.filter(({ labels }) => fits(labels, state.only));
+        const most = Math.max(...page.layers.map((layer) => layer.heads));
+        gallery.style.setProperty("--heads", String(most));
+        gallery.style.setProperty("--layers", String(page.layers.length));
         const layers = [...new Set(wanted.map(({ layer }) => layer))];
         gallery.replaceChildren(
           ...layers.map((layer) => {
             const cards = wanted.filter((head) => head.layer === layer).map((head) => card(head, state, page));
             const [down, across] = sidesOf(page, page.layers[layer]);
             const axes = element("p.caption", `${down} ↓ ${across} →`);
-            return element("section.layer", element("h2", page.layers[layer].name), axes, element("div.cards", ...cards));
+            const title = element("h2", { title: page.layers[layer].path }, page.layers[layer].name);
+            return element("section.layer", title, axes, element("div.cards", ...cards));
           }),
         );
+        pointed(gallery.querySelector(".head"));
       };
       run(asked, fill);
     },

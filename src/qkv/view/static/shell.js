@@ -12,7 +12,7 @@ import { steps } from "./steps.js";
 import { whatif } from "./whatif.js";
 
 /** @typedef {Record<string, string>} State the contents of the URL: view, layer, head, query, key, … */
-/** @typedef {{ name: string, kind: string, queries: number, keys: number, equation: string }} Named sequences by number */
+/** @typedef {{ name: string, path: string, kind: string, queries: number, keys: number, equation: string }} Named sequences by number, a short name and the path in the model */
 /** @typedef {Named & { heads: number, rows: number, columns: number }} Layer */
 /** @typedef {{ show: (state: State) => void, close?: () => void }} View */
 
@@ -119,7 +119,7 @@ export async function start(source, ramps) {
   const page = {
     source,
     answers: scene.answers === true && source.live,
-    layers: scene.layers.map((layer) => ({ ...layer, name: layer.name.replace(/(?<=.)\.attention$/, "") })),
+    layers: scene.layers.map(({ short, name, ...layer }) => ({ ...layer, name: short, path: name })),
     sequences: scene.sequences.map((listed, number) => sequence(source, listed, number)),
     ramp: ({ colors }) => (Object.hasOwn(ramps, colors) ? ramps[colors] : ramps.cividis),
     go: (changes) => {
@@ -221,8 +221,8 @@ function absent(home) {
 
 /** @type {Record<string, (state: State, page: Page) => HTMLElement>} */
 const CONTROLS = {
-  layer: ({ layer }, { layers, source, go }) =>
-    select(
+  layer: ({ layer }, { layers, source, go }) => {
+    const field = select(
       "Layer",
       Object.fromEntries(
         layers.map(({ name }, place) => {
@@ -232,7 +232,13 @@ const CONTROLS = {
       ),
       layer,
       (to) => go({ layer: to, head: null, query: null, key: null, at: null }),
-    ),
+    );
+    field.title = layers[Number(layer)].path;
+    field.querySelectorAll("option").forEach((option, at) => {
+      option.title = layers[at].path;
+    });
+    return field;
+  },
   head: (state, { layers, source, go }) =>
     select(
       "Head",

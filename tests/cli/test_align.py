@@ -1,6 +1,8 @@
 """`qkv align` as a user runs it: links, their error rate, and inputs that do not match."""
 
+import base64
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,3 +98,17 @@ def test_two_directions_agree_on_fewer_links(folder: Path) -> None:
 )
 def test_what_does_not_belong_together(folder: Path, more: list[str], words: list[str]) -> None:
     refused(run("align", folder / "gru", *files(folder), *more), *words)
+
+
+def test_weights_are_drawn(folder: Path, tmp_path: Path) -> None:
+    """The page holds the words of both sides and the weights that the links were read from."""
+    page = tmp_path / "links.html"
+    done = succeeded(run("align", folder / "transformer", *files(folder), "--attention", page))
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
+    for line, sentence in zip(done.stdout.splitlines(), data["sentences"], strict=True):
+        shape = len(sentence["target"]), len(sentence["source"])
+        weights = torch.frombuffer(bytearray(base64.b64decode(sentence["weights"])), dtype=torch.float32).view(shape)
+        assert {tuple(map(int, link.split("-"))) for link in line.split()} == {
+            (int(row.argmax()), at) for at, row in enumerate(weights)
+        }
+    refused(run("align", folder / "transformer", *files(folder), "--attention", "links.doc"), "--attention", ".pdf")

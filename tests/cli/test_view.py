@@ -27,6 +27,28 @@ def test_one_page_that_needs_no_server(model: Path, tmp_path: Path) -> None:
     assert '"packed":"' in page
 
 
+def test_a_picture_of_one_head(tmp_path: Path) -> None:
+    layer = "decoder.1.cross_attention.attention"
+    files = [tmp_path / "mean.svg", tmp_path / "head.svg", tmp_path / "titled.pdf"]
+    succeeded(run("view", "example", "--export", files[0], "--layer", layer))
+    succeeded(run("view", "example", "--export", files[1], "--layer", layer, "--head", 2))
+    succeeded(run("view", "example", "--export", files[2], "--layer", layer, "--head", 2, "--title", "One head"))
+    assert files[0].read_bytes() != files[1].read_bytes()
+    assert files[2].read_bytes().startswith(b"%PDF")
+    refused(run("view", "example", "--export", files[0], "--layer", "decoder.7"), "layer", "decoder.0.self_attention")
+    refused(run("view", "example", "--export", files[0], "--head", 9), "head", "0 to 3")
+    refused(run("view", "example", "--export", tmp_path / "page.html", "--head", 1), "--layer", "picture")
+
+
+def test_where_the_weights_of_each_head_lie() -> None:
+    lines = succeeded(run("view", "example", "--heads")).stdout.splitlines()
+    table = [dict(zip(lines[0].split("\t"), line.split("\t"), strict=True)) for line in lines[1:]]
+    assert len(table) == 24
+    crossing = [row for row in table if "cross" in row["layer"]]
+    assert max(float(row["diagonal"]) for row in crossing) > 0.7
+    assert all(row["previous"] == "" for row in crossing)
+
+
 @pytest.mark.slow
 def test_the_address_opens_the_viewer_until_it_is_interrupted(model: Path) -> None:
     with subprocess.Popen(

@@ -9,6 +9,7 @@ from qkv.tasks.align.settings import AlignSettings
 
 def _align(runs: list[Path], settings: AlignSettings) -> None:
     from qkv.tasks.align.file_aligner import Aligned, FileAligner, SentenceFiles
+    from qkv.tasks.drawing import Drawing
     from qkv.tasks.notes import as_json, note, working
     from qkv.tasks.shards import model_digest
     from qkv.tasks.streams import format_lines, write_text
@@ -34,6 +35,9 @@ def _align(runs: list[Path], settings: AlignSettings) -> None:
         return
     result = aligned(SentenceFiles.of(settings))
     write_text([written(result)])
+    drawing = Drawing(settings.attention, terminal=False)
+    drawing.add(result.alignments())
+    drawing.finish()
     for line in result.report:
         note(line)
 

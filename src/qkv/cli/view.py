@@ -16,7 +16,20 @@ def view(
     text: Annotated[str | None, typer.Option(help="The text to read or translate.")] = None,
     file: Annotated[Path | None, typer.Option(help="Or a file with the text.")] = None,
     tokens: Annotated[int | None, typer.Option(help="Read only the first tokens.", min=1)] = None,
-    export: Annotated[Path | None, typer.Option(help="Write one page that needs no server: FILE.html.")] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write one page that needs no server, FILE.html, or a picture of one map, FILE.svg, .png or .pdf."
+        ),
+    ] = None,
+    layer: Annotated[
+        str | None, typer.Option(help="Layer of a picture, its path in the model; by default the one that tells most.")
+    ] = None,
+    head: Annotated[int | None, typer.Option(help="Its head; by default the mean over heads.", min=0)] = None,
+    title: Annotated[str, typer.Option(help="Title of a picture.")] = "",
+    heads: Annotated[
+        bool, typer.Option("--heads", help="Only print where the weights of each head lie, as a table.")
+    ] = False,
     port: Annotated[int, typer.Option(help="Local port; 0 for any free port.")] = 0,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
     source_col: f.SourceColumn = None,
@@ -27,19 +40,29 @@ def view(
 
     Example: qkv view runs/de-en --text "Ein Hund läuft."
     """
+    from qkv.errors import ConfigError, setting
     from qkv.tasks.notes import as_json, note, working
-    from qkv.tasks.viewing import scene_of_command, show_until_interrupted
+    from qkv.tasks.viewing import print_shares, scene_of_command, show_until_interrupted
 
-    expect_output_file("export", export, (".html",))
+    expect_output_file("export", export, (".html", ".svg", ".png", ".pdf"))
+    picture = export is not None and export.suffix.lower() != ".html"
+    if not picture and (layer is not None or head is not None or title):
+        hint = "A page shows all layers and heads: its address says which one."
+        raise ConfigError(setting("layer"), f"a picture to write, {setting('export', 'FILE.png')}", "none", hint)
     with working("reading the text"):
         scene = scene_of_command(run, text, file, tokens, device, source_col, features_col)
+    if heads:
+        print_shares(scene)
+        return
     if export is not None:
         from qkv.tasks.streams import write_json
-        from qkv.view.showing import write_page
+        from qkv.view.showing import write_page, write_picture
 
-        with working("writing the page"):
-            message = write_page(scene, export)
-        note(message)
+        with working("writing the picture" if picture else "writing the page"):
+            if picture:
+                write_picture(scene, export, layer=layer, head=head, title=title)
+            else:
+                note(write_page(scene, export))
         if as_json():
             write_json([{"page": export}])
         return

@@ -116,7 +116,7 @@ class AnswerSettings(RunSettings):
     """Whether several runs can answer together."""
 
     attention: Annotated[
-        Path | None, Option("Also draw the attention: FILE.html, FILE.svg or FILE.png", writes=PICTURES)
+        Path | None, Option("Also draw the attention: FILE.html, FILE.svg, FILE.png or FILE.pdf", writes=PICTURES)
     ] = None
     show: Annotated[bool, Option("Also draw the attention in the terminal, on standard error")] = False
 

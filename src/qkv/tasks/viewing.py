@@ -13,6 +13,7 @@ from qkv.tasks.members import expect_single
 from qkv.tasks.notes import as_json, note
 from qkv.tasks.streams import write_json, write_lines
 from qkv.tasks.task import ReadsColumns, TextAnswerer, reads_no_columns
+from qkv.view.answers.shares import HeadShares, shares_of
 from qkv.view.scene import Scene
 from qkv.view.showing import serve
 
@@ -90,6 +91,16 @@ def show_until_interrupted(scene: Scene, port: int, *, browser: bool) -> None:
             write_lines([serving.one_time_url()])
         note("Only this machine can open it. Ctrl+C ends it.")
         serving.wait()
+
+
+def print_shares(scene: Scene) -> None:
+    """Write where the weights of each head lie to standard output: a table with tabs, or one JSON object per head."""
+    rows = [shares_of(scene, layer, head) for layer, parts in enumerate(scene.layers) for head in range(parts.heads)]
+    if as_json():
+        write_json([row._asdict() for row in rows])
+        return
+    lines = [["" if x is None else f"{x:.4g}" if isinstance(x, float) else str(x) for x in row] for row in rows]
+    write_lines("\t".join(line) for line in [list(HeadShares._fields), *lines])
 
 
 def _text_of(file: Path) -> str:

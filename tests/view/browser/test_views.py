@@ -5,6 +5,7 @@ import torch
 
 import qkv
 from qkv.functional import attention, attention_with_weights
+from qkv.view.scene import Layer, Scene
 
 _READY = {
     "steps": ".flow .step",
@@ -268,3 +269,27 @@ def test_the_whole_model_answers_under_a_change(opened, served):
 def test_a_recording_without_its_model_changes_pictures_only(opened, served, scene):
     page = shown(opened, served(scene), "whatif")
     assert page.locator(".whole").is_hidden()
+
+
+def test_links_are_those_of_the_threshold_without_special_tokens(opened, served):
+    weights = torch.tensor(
+        [[0.7, 0.1, 0.1, 0.1], [0.4, 0.3, 0.2, 0.1], [0.4, 0.05, 0.25, 0.3], [0.97, 0.01, 0.01, 0.01]]
+    )
+    zeros = torch.zeros(1, 4, 1)
+    layer = Layer("one", "self", "text", "text", zeros, zeros, zeros, {"bias": weights.log()[None]})
+    given = Scene("", {"text": ("[CLS]", "a", "dog", ".")}, (layer,))
+    page = shown(opened, served(given), "alignment")
+    links = page.locator(".links path")
+    assert links.count() == int((weights >= 0.05 * 0.97).sum())
+    page.get_by_label("Links").select_option("most")
+    page.wait_for_timeout(500)
+    assert links.count() == 2
+    page.get_by_label("Links").select_option("top1")
+    page.wait_for_timeout(500)
+    assert links.count() == 4
+    page.get_by_role("button", name="without special").click()
+    # Of "a", "dog" and ".", which have 0.3, 0.3 and 0.01: the last is less than 5 % of 0.3.
+    page.wait_for_timeout(500)
+    assert links.count() == 2
+    assert page.locator(".sources [data-note=hidden]").inner_text().endswith("[CLS]")
+    assert page.locator(".legend").inner_text().split()[-1] == "0.300"

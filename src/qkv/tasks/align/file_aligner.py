@@ -1,7 +1,7 @@
 """`qkv align`: align files of sentences, with one model or with two models of opposite directions."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, final
@@ -33,6 +33,7 @@ from qkv.tasks.translate.aligner import MUTUAL, Aligner, join, likeliest
 from qkv.tasks.translate.alignment_reading import AlignmentReading
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.settings import ReadingSettings
+from qkv.view.alignment import Alignment
 
 
 class SentenceFiles(NamedTuple):
@@ -67,12 +68,19 @@ class Aligned:
     Args:
         pairs: the sentences.
         links: the links of each.
+        weights: those that the links were read from, of the first model: (T, S) of each pair.
         report: what is read from each model, and the figures, line by line.
     """
 
     pairs: list[Pair]
     links: list[set[Link]]
+    weights: list[Tensor]
     report: list[str]
+
+    def alignments(self) -> Iterator[Alignment]:
+        """Yield the words of each pair and the weights between them, for pictures."""
+        for pair, weights in zip(self.pairs, self.weights, strict=True):
+            yield Alignment(tuple(split_words(pair.source)), tuple(split_words(pair.target)), weights.double())
 
     def as_pharaoh(self) -> list[str]:
         """Format lines such as "0-0 1-2"."""
@@ -153,7 +161,7 @@ class FileAligner:
             links = join(self._method, there, self._backward.weights(texts.swapped()))
         figures = (alignment_error_rate, alignment_precision, alignment_recall)
         judged = [] if texts.gold is None else [str(figure(links, texts.gold)) for figure in figures]
-        return Aligned(texts.pairs, links, [*self.report, *judged])
+        return Aligned(texts.pairs, links, there, [*self.report, *judged])
 
 
 def _loaded(run: Path, device: str) -> Translator:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from qkv.errors import ConfigError, setting
 from qkv.settings import Option
-from qkv.tasks.settings import DeviceSettings, ShardSettings
+from qkv.tasks.settings import PICTURES, DeviceSettings, ShardSettings
 from qkv.tasks.translate.settings import ReadingSettings, Symmetrization
 
 
@@ -29,6 +29,10 @@ class AlignSettings(ReadingSettings, ShardSettings, DeviceSettings):
     gold_from: Annotated[
         int, Option("Number of a sentence's first word in the manual alignments, 0 or 1", least=0, below=2)
     ] = 0
+    attention: Annotated[
+        Path | None,
+        Option("Also draw the weights between the words: FILE.html, FILE.svg, FILE.png or FILE.pdf", writes=PICTURES),
+    ] = None
     valid_source: Annotated[Path | None, Option("Sentences for choosing layer and head")] = None
     valid_target: Annotated[Path | None, Option("Their translations")] = None
     valid_data: Annotated[Path | None, Option("Or one TSV file")] = None
@@ -42,4 +46,4 @@ class AlignSettings(ReadingSettings, ShardSettings, DeviceSettings):
             hint = "It says how they count words."
             expected = f"{setting('gold')} or {setting('valid_gold')} as well"
             raise ConfigError("gold_from", expected, "neither", hint)
-        self.expect_both("source", "target", "data", "gold")
+        self.expect_both("source", "target", "data", "gold", "attention")

@@ -12,6 +12,7 @@ from qkv.view.layer_names import short_names
 from qkv.view.not_finite import first_not_finite
 from qkv.view.scene import Layer, Scene
 from qkv.view.tokens import label, labels, sentence
+from qkv.view.words import is_special
 
 VERSION = 2
 """Version of the requests and answers between page and server."""
@@ -60,13 +61,14 @@ def contents(scene: Scene, live: bool, opening: tuple[int, int | None]) -> dict[
     }
 
 
-def token_range(scene: Scene, sequence: str, start: int, stop: int) -> list[dict[str, str]]:
-    """Return some tokens of a sequence: raw, as labels, and their notes."""
+def token_range(scene: Scene, sequence: str, start: int, stop: int) -> list[dict[str, Any]]:
+    """Return some tokens of a sequence: raw, as labels, their notes, and whether they are no text."""
     everything = scene.sequences[sequence]
     tokens = everything[start:stop]
     notes = scene.notes.get(sequence, ())[start:stop] or ("",) * len(tokens)
     return [
         {"text": _without_lone_surrogates(token), "shown": escaped, "note": note}
+        | ({"special": True} if is_special(token) else {})
         for token, escaped, note in zip(
             tokens, labels(everything, range(len(everything))[start:stop]), notes, strict=True
         )

@@ -28,7 +28,7 @@ import { element } from "./dom.js";
  */
 
 /** @typedef {import("./shell.js").State} State */
-/** @typedef {{ text: string, shown: string, note: string }} Token */
+/** @typedef {{ text: string, shown: string, note: string, special?: boolean }} Token */
 /**
  * @typedef {object} Sequence
  * @property {string} name

@@ -124,6 +124,13 @@ async function cut(page, state, rows, columns) {
   const layer = page.layers[Number(state.layer)];
   const [source, target] = [page.sequences[layer.keys], page.sequences[layer.queries]];
   await Promise.all([source.need(columns.start, columns.stop), target.need(rows.start, rows.stop)]);
+  const hidden = (tokens, at) => state.special === "hide" && tokens.at(at)?.special === true;
+  weights.forEach((_, at) => {
+    const [row, column] = [rows.start + Math.floor(at / width), columns.start + (at % width)];
+    if (hidden(target, row) || hidden(source, column)) weights[at] = 0;
+  });
+  const noted = (tokens, { start, stop }) =>
+    Array.from({ length: stop - start }, (_, at) => (hidden(tokens, start + at) ? "hidden" : (tokens.at(start + at)?.note ?? "")));
   const low = weights.reduce((least, value) => Math.min(least, finite(value)), 0);
   const high = weights.reduce((most, value) => Math.max(most, finite(value)), low + 1e-30);
   const of = (tokens, { start, stop }, what) =>
@@ -131,7 +138,8 @@ async function cut(page, state, rows, columns) {
   return {
     source: of(source, columns, "shown"),
     target: of(target, rows, "shown"),
-    notes: { source: of(source, columns, "note"), target: of(target, rows, "note") },
+    notes: { source: noted(source, columns), target: noted(target, rows) },
+    links: /** @type {import("./sentence.js").Sentence["links"]} */ (state.links),
     scale: [low, high],
     log: state.log === "1" && low === 0,
     weights,

@@ -9,6 +9,14 @@ import { fraction, weight } from "./sentence.js";
 
 const [WIDTH, NARROW] = [150, 64];
 const FAINTEST = 0.05; // of the largest weight: fainter links would only be a haze
+/** Which links are drawn: from which share of the largest weight, and at most how many for each token that attends. */
+const DRAWN = {
+  some: { from: FAINTEST },
+  more: { from: 0.2 },
+  most: { from: 0.5 },
+  top1: { from: FAINTEST, top: 1 },
+  top3: { from: FAINTEST, top: 3 },
+};
 const MOST = 4000; // links that a browser still draws while the mouse moves
 const THICKEST = 9;
 
@@ -69,18 +77,21 @@ function side(sentence, name, focus, listener) {
 function drawn(sentence, pitch, width) {
   const largest = sentence.weights.reduce((most, value) => Math.max(most, Math.abs(finite(value))), 0);
   const found = [];
+  const { from, top = Number.POSITIVE_INFINITY } = DRAWN[sentence.links ?? "some"];
   for (let target = 0; target < sentence.target.length; target++) {
+    const row = [];
     for (let source = 0; source < sentence.source.length; source++) {
       const value = weight(sentence, target, source);
       const strength = Math.abs(value) / largest;
-      if (strength >= FAINTEST) found.push({ target, source, value, strength });
+      if (strength >= from) row.push({ target, source, value, strength });
     }
+    found.push(...(row.length > top ? row.sort((a, b) => b.strength - a.strength).slice(0, top) : row));
   }
   found.sort((a, b) => a.strength - b.strength);
   return found.slice(-MOST).map(({ target, source, value, strength }) => {
-    const [from, to] = [(source + 0.5) * pitch.source, (target + 0.5) * pitch.target];
+    const [start, end] = [(source + 0.5) * pitch.source, (target + 0.5) * pitch.target];
     const path = shape("path", {
-      d: `M0 ${from}C${width / 2} ${from} ${width / 2} ${to} ${width} ${to}`,
+      d: `M0 ${start}C${width / 2} ${start} ${width / 2} ${end} ${width} ${end}`,
       "stroke-width": Math.max(1, THICKEST * strength),
       class: value < 0 ? "negative" : "",
     });

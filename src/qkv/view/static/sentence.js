@@ -27,6 +27,7 @@ import { floats } from "./numbers.js";
  * @property {Float32Array} weights (T, S), row by row
  * @property {boolean} [log] whether colors follow the logarithm
  * @property {Record<"source" | "target", string[]>} [notes] a word for special tokens
+ * @property {"some" | "more" | "most" | "top1" | "top3"} [links] which links are drawn
  */
 
 /**

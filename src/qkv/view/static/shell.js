@@ -51,7 +51,7 @@ const VIEWS = {
     title: "Alignment",
     sentence: "Each line links a token to one it attended to: the thicker the line, the larger the weight.",
     open: alignments,
-    controls: ["layer", "head", "quantity", "colors", "log"],
+    controls: ["layer", "head", "links", "special", "quantity", "colors", "log"],
     means: true,
   },
   graph: {
@@ -83,8 +83,10 @@ const CHOICES = {
   how: { mean: "mean", max: "max" },
   colors: { cividis: "cividis", viridis: "viridis" },
   log: { 0: "linear", 1: "log" },
+  links: { some: "from 5 %", more: "from 20 %", most: "from 50 %", top3: "top 3", top1: "top 1" },
+  special: { show: "all tokens", hide: "without special" },
 };
-const USUAL = { view: "map", layer: "0", head: "0", quantity: "weight", how: "mean", colors: "cividis", log: "0" };
+const USUAL = { view: "map", layer: "0", head: "0", quantity: "weight", how: "mean", colors: "cividis", log: "0", links: "some", special: "show" };
 
 /**
  * Show a scene.
@@ -255,6 +257,9 @@ const CONTROLS = {
     segmented("Quantity", CHOICES.quantity, quantity, (to) => go({ quantity: to })),
   how: ({ how }, { go }) =>
     segmented("Cells when zoomed out", CHOICES.how, how, (to) => go({ how: to })),
+  links: ({ links }, { go }) => select("Links", CHOICES.links, links, (to) => go({ links: to })),
+  special: ({ special }, { go }) =>
+    segmented("Tokens", CHOICES.special, special, (to) => go({ special: to })),
   colors: ({ colors }, { go }) =>
     segmented("Colors", CHOICES.colors, colors, (to) => go({ colors: to })),
   log: ({ log }, { go }) => segmented("Color scale", CHOICES.log, log, (to) => go({ log: to })),

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from qkv.data.batches import device_of
 from qkv.errors import ConfigError, DataError, setting
 from qkv.models.language_model import LanguageModel
-from qkv.models.reader import TextTagger
+from qkv.models.reader import MaskedLanguageModel, TextTagger
 from qkv.models.recurrent_language_model import RecurrentLanguageModel
 from qkv.nn.attention import Attention
 from qkv.recording.recorder import record
@@ -108,6 +108,8 @@ def read_scene(loaded: Any, ids: Sequence[int], text: str, begins: tuple[int, ..
     pooled = any(not call.self_attention for calls in trace.calls.values() for call in calls)
     name = "source" if pooled else "text"
     scene = trace.scene(0, {name: pieces}, title=title_of(text), notes={name: unknown_notes(pieces)})
+    if isinstance(loaded.model, MaskedLanguageModel) and not loaded.model.config.masked_head:
+        return scene  # its folder has no output layer: it gives states, and no answer
     return with_answers(scene, loaded.model, trace, lambda: _answer(loaded, tokens, pieces, begins))
 
 

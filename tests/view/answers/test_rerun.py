@@ -1,17 +1,23 @@
 """The answer of the whole model with changed heads, judged by the model itself."""
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import qkv
+from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, UnsupportedError
 from qkv.models.language_model import DecoderConfig, LanguageModel
+from qkv.models.parts import TransformerParts
+from qkv.models.reader import MaskedLanguageModel
+from qkv.nn.blocks import NormParts
 from qkv.recording.recorder import record
 from qkv.scores.products import Cosine
 from qkv.tasks.rerunning import with_answers
+from qkv.tasks.text_attention import read_scene
 from qkv.view.answers.requests import RequestHandler
 from qkv.view.scene import ModelAnswer
 
@@ -110,3 +116,17 @@ def test_the_packaged_translator_answers(text: str | None) -> None:
     assert best == list(scene.sequences["target"])
     silent = scene.rerun({layer.name: dict.fromkeys(range(layer.heads), "zero") for layer in scene.layers})
     assert silent.text != answer.text
+
+
+@pytest.mark.parametrize(("headed", "answers"), [(True, True), (False, False)])
+def test_a_model_without_an_output_layer_has_no_answer(headed: bool, answers: bool) -> None:
+    """The folder of an encoder alone gives states, which are no scores of tokens."""
+    parts = TransformerParts(300, 16, 8, 2, 2, 32, 2, kinds=2, masked_head=headed, norms=NormParts(place="after"))
+    tokenizer = Tokenizer.learn(["a dog runs"], size=300)
+    loaded = SimpleNamespace(model=MaskedLanguageModel(parts).eval(), tokenizer=tokenizer)
+    scene = read_scene(loaded, [4, 5, 6], "a dog")
+    assert (scene.rerun is not None) == answers
+    if scene.rerun is not None:
+        answer = scene.rerun({})
+        assert answer.probabilities.shape == (3, 300)
+        assert answer.labels == tuple(tokenizer.pieces([4, 5, 6]))

@@ -1,14 +1,14 @@
 """The contract over several processes: every score, normalizer and mask, judged as one process is."""
 
 from collections.abc import Iterator
-from itertools import cycle
+from itertools import cycle, product
 from typing import Any
 
 import pytest
 import torch
 from tests.contract.criterion import failed
 from tests.contract.judge import Answer, Case, Trial, paired
-from tests.contract.mechanisms import KEYS, QUERIES, SCORES
+from tests.contract.mechanisms import DTYPES, KEYS, MASK, NORMALIZER, QUERIES, SCORE, SCORES
 from tests.distributed.group import Processes
 from tests.distributed.work import assembled
 
@@ -86,6 +86,14 @@ def every_case() -> list[tuple[Case, Any]]:
 def test_processes_are_exact(score: str, processes: Processes) -> None:
     cases = [(case, at) for case, at in every_case() if case.score.name == score]
     assert not wrong(iter(cases), processes)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_softmax_over_products_is_exact(dtype: torch.dtype, processes: Processes) -> None:
+    """Its gradients come from PyTorch's kernel, given the merged result."""
+    ways = [(2, layout, "ring", split) for split in range(3) for layout in ("contiguous", "zigzag")]
+    cases = [Case(SCORE["scaled_dot"], NORMALIZER["softmax"], MASK[mask], dtype) for mask in ("none", "causal")]
+    assert not wrong(iter(product(cases, ways)), processes)
 
 
 @pytest.mark.slow

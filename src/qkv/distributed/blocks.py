@@ -11,8 +11,14 @@ from torch import Tensor
 from qkv.biases import Bias
 from qkv.distributed.layout import Layout
 from qkv.distributed.placing import Block, bias_part, shifted_bias, visible_part
+from qkv.engine.describe import Arguments
 from qkv.engine.dropout import keep_mask
-from qkv.functional import attention, attention_with_state, attention_with_weights
+from qkv.functional import (
+    attention,
+    attention_with_rounded_state,
+    attention_with_state,
+    attention_with_weights,
+)
 from qkv.masks.base import Grid, Mask
 from qkv.masks.lower import lower, matrix
 from qkv.masks.patterns import dense
@@ -37,6 +43,7 @@ class Mechanism:
         score, normalizer, mask, bias, dropout, enable_gqa, backend: as `qkv.attention` takes them.
         kind: the name of the normalizer.
         seed: of dropout, the same in every process.
+        rounded: whether a log-sum-exp may be rounded to float32, as scores are, where nothing but a merge reads it.
     """
 
     score: Score
@@ -48,6 +55,7 @@ class Mechanism:
     seed: Tensor | None
     enable_gqa: bool
     backend: str
+    rounded: bool
 
     @property
     def positional(self) -> bool:
@@ -178,6 +186,10 @@ def compute(
     if mask is False:
         return None
     options = options_of(mechanism, block, mask, shift)
+    if mechanism.rounded and not mechanism.dropout:
+        backend = options.pop("backend")
+        arguments = Arguments(dropout=0.0, generator=None, **options)
+        return attention_with_rounded_state(query, key, value, arguments, backend)
     if not mechanism.dropout:
         return attention_with_state(query, key, value, **options)
     output = dropped(mechanism, query, key, value, block, shift)

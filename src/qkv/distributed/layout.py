@@ -30,7 +30,7 @@ class Layout:
     Example:
         >>> layout = Layout("zigzag", (3, 2))
         >>> layout.runs(0), layout.runs(1)
-        ((range(0, 2), range(4, 5)), (range(2, 3), range(3, 4)))
+        ((range(0, 2), range(4, 5)), (range(2, 4),))
     """
 
     arrangement: Arrangement
@@ -61,6 +61,8 @@ class Layout:
         first = range(start, start + firsts[rank])
         stop = self.length - sum(count - half for count, half in zip(self.counts[:rank], firsts[:rank], strict=True))
         second = range(stop - (self.counts[rank] - firsts[rank]), stop)
+        if first.stop == second.start:
+            first, second = range(first.start, second.stop), range(0)
         return tuple(run for run in (first, second) if run)
 
     def pieces(self, rank: int) -> tuple[tuple[slice, range], ...]:

@@ -19,6 +19,7 @@ calculation for softmax", section 3 (the merge).
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any, final
 
@@ -26,11 +27,13 @@ import torch
 from torch import Tensor
 
 from qkv.distributed.blocks import Mechanism, compute, empty_part, wide_type, with_counted_bias
+from qkv.distributed.fused import fused_gradients, fused_scale
 from qkv.distributed.layout import Layout
 from qkv.distributed.peers import Peers, pack, unpack
-from qkv.distributed.placing import Block
+from qkv.distributed.placing import Block, visible_part
 from qkv.engine.autograd import second_derivative_error
-from qkv.masks.base import Grid
+from qkv.masks.base import Grid, Mask
+from qkv.masks.patterns import is_plain_causal
 from qkv.normalizers.row_state import RowState, merge
 from qkv.shapes import Shape
 
@@ -194,7 +197,7 @@ def _pass_on(peers: Peers, gradients: Tensor, incoming: Tensor) -> Callable[[Ten
     return add
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Result:
     """What the forward pass returned, and the gradients that came back."""
 
@@ -203,6 +206,11 @@ class _Result:
     winner: Tensor
     from_output: Tensor
     from_state: Tensor | None
+
+    @cached_property
+    def finite(self) -> bool:
+        """Whether every row sees a key, and all its scores are finite."""
+        return bool(self.state.isfinite().all())
 
 
 class _Sums:
@@ -222,16 +230,34 @@ class _Sums:
         for _, rows, columns, block in self.ring.blocks(owner):
             key, value = tensors
             inputs = self._query[..., rows, :], key[..., columns, :], value[..., columns, :]
+            sums = [self.query[..., rows, :], *(x[..., columns, :] for x in into), *self.learned]
+            fused = self._fused(inputs, rows, block, result)
+            if fused is not None:
+                for total, summand in zip(sums, fused, strict=True):
+                    total.add_(summand)
+                continue
             leaves = [x.detach().requires_grad_() for x in inputs]
             with torch.enable_grad():
                 part = compute(self._mechanism, leaves[0], leaves[1], leaves[2], block, self.ring.shift_of(rows))
             if part is None:
                 continue
             gradients = self._gradients(part, [*leaves, *self._placed, *self._closed], rows, block, result)
-            sums = [self.query[..., rows, :], *(x[..., columns, :] for x in into), *self.learned]
             for total, gradient in zip(sums, gradients, strict=True):
                 if gradient is not None:
                     total.add_(gradient)
+
+    def _fused(
+        self, inputs: tuple[Tensor, Tensor, Tensor], rows: slice, block: Block, result: _Result
+    ) -> tuple[Tensor, ...] | None:
+        """Return the gradients of query, key and value by PyTorch's kernel, if it computes them; None if not."""
+        if not result.finite or result.from_state is not None or self.learned:
+            return None
+        scale = fused_scale(self._mechanism, inputs)
+        mask = None if self._mechanism.mask is None else visible_part(self._mechanism.mask, block)
+        if scale is None or not (mask is None or (isinstance(mask, Mask) and is_plain_causal(mask))):
+            return None
+        g, output, state = result.from_output[..., rows, :], result.output[..., rows, :], result.state[..., rows]
+        return fused_gradients(inputs, g, output, state, mask is not None, scale)
 
     def _gradients(
         self, part: tuple[Tensor, RowState], inputs: list[Tensor], rows: slice, block: Block, result: _Result

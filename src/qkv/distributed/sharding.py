@@ -227,9 +227,9 @@ class Shard:
             sent = (keys.length - after) * held if self.size > 1 else 0
             backward = sent + others * summed
             passed = [keys.counts[(self.rank - hop) % self.size] for hop in range(self.size)]
-            kept = max(map(sum, pairwise(passed)), default=own) * held
+            kept = max(map(sum, pairwise(passed)), default=0) * held
         else:
-            sent, backward, kept = (self.size - 1) * own * held, others * summed, keys.length * held
+            sent, backward, kept = (self.size - 1) * own * held, others * summed, others * held
         blocks, hidden, backends = self._blocks(call, method)
         return ShardPlan(
             method, why, self.rank, queries, keys, sent, backward, kept, (blocks, hidden), tuple(sorted(backends))
@@ -281,7 +281,7 @@ class Shard:
         mask = None if arguments["mask"] is None else as_mask(arguments["mask"])
         seed = draw_seed(arguments["dropout"], arguments["generator"], query.device)
         mechanism = Mechanism(
-            score, normalizer, kind_of(normalizer), mask, bias, arguments["dropout"], seed, gqa, backend
+            score, normalizer, kind_of(normalizer), mask, bias, arguments["dropout"], seed, gqa, backend, also is None
         )
         numbers = [query.shape[-2], key.shape[-2], 0 if seed is None else int(seed)]
         rows = self.peers.agreed(numbers, self._facts(mechanism, query, key, value, also), query.device)

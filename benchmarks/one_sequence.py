@@ -1,0 +1,161 @@
+"""One sequence over several processes: memory, bytes and processor time of a step beside those of one process.
+
+    python -m benchmarks.one_sequence --tokens 8192                  attention alone, 1, 2 and 4 processes
+    python -m benchmarks.one_sequence --tokens 16384 --model         a language model of one layer
+
+Each process computes with one thread, and takes the step once before it is measured. Memory is the peak of resident
+memory during the step above that before it, free pages returned, the largest of all processes. Speed compares processor
+time: that of one process, divided by the number of processes, over the longest of them; on as many idle cores that is
+wall time, but for the wait for messages. Bytes are those that a process sent in a step, and those of its plan.
+
+Results go to benchmarks/results/one_sequence.json, by processor.
+"""
+
+import argparse
+import json
+import multiprocessing
+import re
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from benchmarks.kept import keep
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import qkv
+from qkv.linalg.heap import GrowthLimit
+from qkv.models import DecoderConfig, LanguageModel
+
+RESULTS = Path(__file__).parent / "results" / "one_sequence.json"
+HEADS, WIDTH, VOCABULARY = 2, 64, 256
+CASES = [("plain", "contiguous"), ("plain", "zigzag"), ("causal", "contiguous"), ("causal", "zigzag")]
+
+
+def _mib(field: str) -> float:
+    found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
+    assert found is not None
+    return int(found[1]) / 1024
+
+
+def _measured(step: Callable[[], Any]) -> tuple[float, float]:
+    """Return the processor time of a second call, in seconds, and the MiB that it takes above those before it."""
+    step()
+    GrowthLimit().release()
+    before = _mib("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    start = time.process_time()
+    step()
+    return time.process_time() - start, _mib("VmHWM") - before
+
+
+def attend(part: qkv.distributed.Shard, tokens: int, mask: str) -> tuple[float, float, list[int]]:
+    """Measure forward and backward of one attention."""
+    torch.manual_seed(0)
+    whole = torch.randn(3, 1, HEADS, tokens, WIDTH)
+    query, key, value = (part.split(x, -2).requires_grad_() for x in whole)
+    del whole
+    masks = {"plain": None, "causal": qkv.masks.causal()}
+    alone = part.size == 1
+
+    def step() -> None:
+        for x in (query, key, value):
+            x.grad = None
+        output = (
+            qkv.attention(query, key, value, mask=masks[mask])
+            if alone
+            else qkv.distributed.attention(query, key, value, mask=masks[mask], part=part)
+        )
+        output.sum().backward()
+
+    seconds, mib = _measured(step)
+    plan = qkv.distributed.explain(query, key, value, mask=masks[mask], part=part)
+    return seconds, mib, [part.peers.sent // 2, plan.sent + plan.sent_backward]
+
+
+def train(part: qkv.distributed.Shard, tokens: int, mask: str) -> tuple[float, float, list[int]]:
+    """Measure a step of a language model of one layer, its gradients summed over the processes."""
+    torch.manual_seed(0)
+    shape = {"size": VOCABULARY, "width": HEADS * WIDTH, "heads": HEADS, "layers": 1, "feed_forward": 4 * HEADS * WIDTH}
+    model = LanguageModel(DecoderConfig(context=tokens, positions="rotary", dropout=0.0, **shape))  # type: ignore[arg-type]
+    text = torch.randint(VOCABULARY, (1, tokens + 1))
+    read, following = part.split(text[:, :-1]), part.split(text[:, 1:])
+
+    def forward() -> Tensor:
+        return F.cross_entropy(model(read).flatten(0, 1), following.flatten(), reduction="sum") / tokens
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        if part.size == 1:
+            forward().backward()
+            return
+        with part:
+            forward().backward()
+        _sum_gradients(model)
+
+    seconds, mib = _measured(step)
+    return seconds, mib, []
+
+
+def _sum_gradients(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            dist.all_reduce(parameter.grad)
+
+
+def _work(rank: int, size: int, store: str, case: tuple[str, str], tokens: int, model: bool, out: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    part = qkv.distributed.shard(layout=case[1])  # type: ignore[arg-type]
+    result = (train if model else attend)(part, tokens, case[0])
+    results: list[Any] = [None] * size
+    dist.all_gather_object(results, result)
+    if rank == 0:
+        Path(out).write_text(json.dumps(results), encoding="utf-8")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _run(size: int, *arguments: Any) -> None:
+    """Run the work of each process."""
+    context = multiprocessing.get_context("spawn")
+    started = [context.Process(target=_work, args=(rank, size, *arguments)) for rank in range(size)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join()
+        if process.exitcode:
+            raise SystemExit(f"a process ended with {process.exitcode}")
+
+
+def main() -> None:
+    """Measure, print, write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=8192)
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--model", action="store_true")
+    given = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    cases = [("causal", "zigzag")] if given.model else CASES
+    for case in cases:
+        for size in given.processes:
+            with tempfile.TemporaryDirectory() as folder:
+                store, out = f"{folder}/store", f"{folder}/out"
+                _run(size, store, case, given.tokens, given.model, out)
+                results = json.loads(Path(out).read_text(encoding="utf-8"))
+            seconds, mib, sent = zip(*results, strict=True)
+            row = {"mask": case[0], "layout": case[1], "processes": size, "tokens": given.tokens}
+            row |= {"model": given.model, "seconds": round(max(seconds), 2), "mib": round(max(mib), 1), "bytes": sent}
+            alone = next(other for other in [*rows, row] if other["mask"] == case[0])
+            row["speed"] = round(alone["seconds"] / size / row["seconds"], 3)
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+    keep(RESULTS, {f"{'model' if given.model else 'attention'} of {given.tokens} tokens": rows})
+
+
+if __name__ == "__main__":
+    main()

@@ -109,7 +109,7 @@ def decoder_for(
         True
     """
     problem, call, _ = describe(query, key, value, Arguments(score, normalizer, mask, None, 0.0, None, False))
-    algorithm, call = plan_for(problem, repeated=True).prepared(call)
+    algorithm, call = plan_for(problem).prepared(call)
     return None if algorithm.prepare_loop is None else algorithm.prepare_loop(problem, call)
 
 

@@ -15,7 +15,7 @@ def modules() -> list[str]:
     return [
         name
         for name in names
-        if name.endswith(("_kernel", "row_softmax"))
+        if name.endswith("_kernel")
         or (name.startswith(("qkv.linalg.", "qkv.compiled.")) and name not in compilers and "__" not in name)
     ]
 

@@ -3,19 +3,19 @@
 import dataclasses
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from tests.contract.calls import MECHANISMS, Call
-from tests.contract.mechanisms import NormalizerCase, ScoreCase
 
 from qkv.engine.algorithm import Algorithm
 from qkv.engine.problem import Problem
-from qkv.engine.work import full_tensor, product_operations
 from qkv.errors import UnsupportedError
 from qkv.functional import attention, explain
-from qkv.masks.patterns import causal
+from qkv.masks.patterns import causal, window
 from qkv.normalizers.dense import Softmax
+from qkv.normalizers.sparse import Sparsemax
 from qkv.planner import costs
 from qkv.planner import plan as planning
 from qkv.planner.plan import AUTO, QUADRATIC_LIMIT, plan_for, refusal
@@ -45,48 +45,15 @@ def test_auto_takes_the_fastest_that_serves() -> None:
             assert algorithm.name == plan.algorithm or algorithm.name in plan.why
 
 
-@pytest.mark.parametrize(("score", "normalizer"), MECHANISMS, ids=lambda case: case.name)
-def test_a_small_call_takes_no_tiles_and_no_kernel_unless_it_is_one_of_a_loop(
-    score: ScoreCase, normalizer: NormalizerCase
-) -> None:
-    """Whatever the processor, so that the bits of a small call depend on nothing else."""
-    call = Call.draw(score, normalizer)
-    tensors = [call.leaves[name] for name in ("query", "key", "value")]
-    plan = explain(*tensors, **call.arguments(call.leaves))
-    assert product_operations(plan.problem) <= planning.SMALL
-    assert full_tensor(plan.problem) <= planning.SMALL_TENSOR
-    assert not any(algorithm.kernels or algorithm.tiles for algorithm in plan.candidates)
-    loop = plan_for(plan.problem, repeated=True)
-    kernels = [each.name for each in ALGORITHMS if each.kernels and each.refuses(plan.problem) is None]
-    assert all(
-        "few enough for PyTorch's operators" in dict(plan.refusals)[name]
-        for name in kernels
-        if name in dict(plan.refusals)
-    )
-    # By several tables, the regret against a kernel may also reorder the algorithms without one.
-    assert loop.algorithm in kernels or refusal(loop.candidates[0], plan.problem) is None
-    if len(costs.tables()) == 1:
-        assert loop.algorithm in (plan.algorithm, *kernels)
-
-
 @pytest.mark.kernels
-def test_small_calls_have_few_operations_and_few_hidden_features() -> None:
-    """2 heads, widths 16 and 16: 128 operations and 32 hidden features for each pair of a query and a key.
-
-    Distances are products, so they hold no hidden features.
-    """
-    small = "few enough for PyTorch's operators"
-    for name, score, limit in (
-        ("rowwise.rows", ScaledDot(), planning.SMALL // 128),
-        ("additive.factored", Additive(torch.ones(16)), planning.SMALL_TENSOR // 32),
-        ("rowwise.distance_rows", Gaussian(), planning.SMALL // 128),
-        ("rowwise.distance_rows", Epanechnikov(power=1), planning.SMALL // 128),
-        ("tiled.blocked", Gaussian(), planning.SMALL // 128),
-    ):
-        (kernel,) = (each for each in ALGORITHMS if each.name == name)
-        side = int(limit**0.5)
-        assert small in (refusal(kernel, problem_of(side, side, score=score)) or "")
-        assert refusal(kernel, problem_of(side + 1, side + 1, score=score)) is None
+@pytest.mark.parametrize("mask", [None, causal(), window(3, 2)], ids=["all", "causal", "window"])
+@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("score", [Boxcar(), Gaussian(), Epanechnikov(), SquaredDistance(), ScaledDot()], ids=repr)
+def test_a_small_call_is_one_compiled_call(score: Any, learns: bool, mask: Any) -> None:
+    tensors = (torch.randn(1, 4, 16, 64, requires_grad=learns) for _ in range(3))
+    normalizer = Sparsemax() if isinstance(score, ScaledDot) else None
+    plan = explain(*tensors, score=score, normalizer=normalizer, mask=mask)
+    assert plan.algorithm == "rowwise.short"
 
 
 @pytest.mark.kernels

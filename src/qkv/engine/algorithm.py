@@ -66,8 +66,6 @@ class Algorithm:
         kernels: returns why its compiled kernels cannot run here, or None if they can; None if it has none. The planner
             asks only where the algorithm may be taken, since asking loads LLVM.
         quadratic: whether memory grows with Q·K, so that `auto` takes it for small problems only.
-        tiles: whether it runs the operators of the full matrix on tiles, so that a small problem, which is one tile,
-            gains nothing by it.
         reads_hidden_keys: whether keys and values that no query may see must be zeroed first.
         prepare_loop: returns a function that attends to a call's fixed keys and values one query at a time, without
             gradients, for decoding; None if that would save no time.
@@ -90,7 +88,6 @@ class Algorithm:
     preferred: bool = False
     kernels: Callable[[], str | None] | None = None
     quadratic: bool = False
-    tiles: bool = False
     reads_hidden_keys: bool = True
     prepare_loop: Callable[[Problem, Call], Callable[[Tensor], Tensor] | None] | None = None
     direct: Callable[[Problem, Call], Callable[[Tensor, Tensor, Tensor], Tensor] | None] | None = None

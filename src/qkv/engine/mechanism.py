@@ -130,7 +130,7 @@ def prepare_inputs(problem: Problem, call: Call) -> tuple[Mechanism, Inputs]:
     rank = len(leading)
     scale = operands.scale if isinstance(operands.scale, Tensor) else None
     query = operands.query
-    name, parameter = _normalizer(call.normalizer)
+    name, parameter = normalizer_parts(call.normalizer)
     if isinstance(parameter, Tensor):
         parameter = full_rank(parameter[..., None, None], rank + 2)
     elif parameter is not None:
@@ -162,7 +162,7 @@ def _diagonals(call: Call, rank: int) -> Tensor | None:
     return full_rank(call.bias.diagonals(), rank + 1) if relative else None  # type: ignore[union-attr]
 
 
-def _normalizer(normalizer: Normalizer) -> tuple[str, float | Tensor | None]:
+def normalizer_parts(normalizer: Normalizer) -> tuple[str, float | Tensor | None]:
     """Return the name of a normalizer's rule and its parameter, None if it has none."""
     name = type(normalizer).__name__.lower()
     match normalizer:

@@ -58,30 +58,51 @@ def clear(x, start, stop):
 
 
 @helper
-def load(x, start, of_row, first, last, width, to, padded_width, rows):
+def load(x, start, of_row, by, first, last, width, to, padded_width, rows):
     """Copy the rows from first to last into a table (rows, padded_width), and fill the rest of it with zeros.
 
-    Row r begins in x at `start + r * of_row`, and has `width` elements.
+    Row r begins in x at `start + r * of_row`, and has `width` elements with a stride of `by`.
     """
     wide_registers()
     clear(to, N0, first * padded_width)
     for r in range(first, last):
         at, begin = r * padded_width, start + r * of_row
-        for c in range(width):
-            to[at + c] = _to_float32(x[begin + c])
+        if by == N1:
+            for c in range(width):
+                to[at + c] = _to_float32(x[begin + c])
+        else:
+            for c in range(width):
+                to[at + c] = _to_float32(x[begin + c * by])
         for c in range(width, padded_width):
             to[at + c] = ZERO
     clear(to, last * padded_width, rows * padded_width)
 
 
 @helper
-def store(x, rows, width, padded_width, to, start, of_row):
-    """Copy the first `width` columns of a table (rows, padded_width) to rows of `to`, row r at `start + r * of_row`."""
+def _store_row(x, row, width, to, begin):
     wide_registers()
+    for c in range(width):
+        _write(to, begin + c, x[row + c])
+
+
+@helper
+def _scatter_row(x, row, width, to, begin, by):
+    for c in range(width):
+        _write(to, begin + c * by, x[row + c])
+
+
+@helper
+def store(x, at, rows, width, padded_width, to, start, of_row, by):
+    """Copy the first `width` columns of a table (rows, padded_width), which begins at `at`, to rows of `to`.
+
+    Row r goes to `start + r * of_row`, with a stride of `by`.
+    """
     for r in range(rows):
-        at, begin = r * padded_width, start + r * of_row
-        for c in range(width):
-            _write(to, begin + c, x[at + c])
+        row, begin = at + r * padded_width, start + r * of_row
+        if by == N1:
+            _store_row(x, row, width, to, begin)
+        else:
+            _scatter_row(x, row, width, to, begin, by)
 
 
 @helper

@@ -7,11 +7,15 @@ range of keys that any of its rows sees, and skips all others.
 # mypy: ignore-errors
 # Numba's signatures are the types here.
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from qkv.compiled import registers
 from qkv.compiled.codegen import intrinsic, ir, types
 from qkv.compiled.kernels import helper
+from qkv.compiled.register_math import fma
 from qkv.compiled.registers import ROUND
 from qkv.compiled.target import WIDE
 
@@ -31,33 +35,95 @@ LANES, PAIR, BLOCK, N0, N1 = (
 )
 
 
-def _tile_function(register_count):
+class _Terms(NamedTuple):
+    """What the terms of a sum are, as instructions that add one term to a register.
+
+    Attributes:
+        add: `(builder, number, part, own, total) -> total`, with a number of the left matrix, broadcast; a register of
+            the right matrix's row; and the register of the third matrix that lies where the sum goes, None if there is
+            none.
+        rows: how many rows are summed at a time.
+    """
+
+    add: Callable[..., Any]
+    rows: int
+
+
+def _product(builder, number, part, _, total):
+    return fma(builder, number, part, total)
+
+
+def _squared_difference(builder, number, part, _, total):
+    difference = builder.fsub(number, part)
+    return fma(builder, difference, difference, total)
+
+
+def _weighted_difference(builder, number, part, own, total):
+    return fma(builder, number, builder.fsub(own, part), total)
+
+
+_HALF = ROWS if WIDE else ROWS // 2
+"""A difference needs registers of its own: on processors that have sixteen, sums of four rows leave room for it."""
+_PRODUCT, _DISTANCE = _Terms(_product, ROWS), _Terms(_squared_difference, _HALF)
+_DIFFERENCE = _Terms(_weighted_difference, _HALF)
+
+
+def _tile_function(register_count, kind):
     """Return an intrinsic that computes a tile of eight rows and some registers of columns."""
 
     @intrinsic
-    def multiply(_, c, to, of_c, a, x, of_a, by, b, y, of_b, terms):
+    def multiply(_, c, to, of_c, a, x, of_a, by, b, y, of_b, terms, d, z, of_d):
         def make(context, builder, signature, arguments):
-            data = [context.make_array(signature.args[i])(context, builder, arguments[i]).data for i in (0, 3, 7)]
-            c, a, b = (builder.gep(start, [arguments[i]]) for start, i in zip(data, (1, 4, 8), strict=True))
-            of_c, of_a, by, of_b, terms = (arguments[i] for i in (2, 5, 6, 9, 10))
-            rows = [builder.gep(a, [builder.mul(of_a, registers.WORD(i))]) for i in range(ROWS)]
-            operands = registers.TileOperands(rows, by, b, of_b)
-            sums = [ir.Constant(_REGISTER, [0.0] * ROUND)] * (register_count * ROWS)
-            unrolled_terms = builder.and_(terms, registers.WORD(-_UNROLLED))
-            sums = registers.add_terms(builder, sums, operands, registers.WORD(0), unrolled_terms, _UNROLLED)
-            sums = registers.add_terms(builder, sums, operands, unrolled_terms, terms, 1)
-            for index, total in enumerate(sums):
-                i, k = divmod(index, register_count)
-                at = builder.gep(c, [builder.add(builder.mul(of_c, registers.WORD(i)), registers.WORD(k * ROUND))])
-                registers.store(builder, total, at)
+            data = [context.make_array(signature.args[i])(context, builder, arguments[i]).data for i in (0, 3, 7, 11)]
+            c, a, b, d = (builder.gep(start, [arguments[i]]) for start, i in zip(data, (1, 4, 8, 12), strict=True))
+            of_c, of_a, by, of_b, terms, of_d = (arguments[i] for i in (2, 5, 6, 9, 10, 13))
+
+            def row(matrix, stride, i, k):
+                return builder.gep(matrix, [builder.add(builder.mul(stride, registers.WORD(i)), registers.WORD(k))])
+
+            unrolled = builder.and_(terms, registers.WORD(-_UNROLLED))
+            for start in range(0, ROWS, kind.rows):
+                rows = range(start, start + kind.rows)
+                places = [(i, k * ROUND) for i in rows for k in range(register_count)]
+                lefts = [row(a, of_a, i, 0) for i in rows]
+                own = [
+                    registers.load(builder, row(d, of_d, *place), _REGISTER) if kind is _DIFFERENCE else None
+                    for place in places
+                ]
+
+                def body(term, totals, count, lefts=lefts, own=own):
+                    for at in (builder.add(term, registers.WORD(t)) for t in range(count)):
+                        right, left = builder.gep(b, [builder.mul(at, of_b)]), builder.mul(at, by)
+                        parts = [
+                            registers.load(builder, builder.gep(right, [registers.WORD(k * ROUND)]), _REGISTER)
+                            for k in range(register_count)
+                        ]
+                        sums = []
+                        for pointer in lefts:
+                            number = registers.broadcast(builder, builder.load(builder.gep(pointer, [left])), _REGISTER)
+                            for part in parts:
+                                at_sum = len(sums)
+                                sums.append(kind.add(builder, number, part, own[at_sum], totals[at_sum]))
+                        totals = sums
+                    return totals
+
+                sums = [ir.Constant(_REGISTER, [0.0] * ROUND)] * len(places)
+                sums = registers.loop(
+                    builder, registers.WORD(0), unrolled, _UNROLLED, sums, lambda t, x: body(t, x, _UNROLLED)
+                )
+                sums = registers.loop(builder, unrolled, terms, 1, sums, lambda t, x: body(t, x, 1))
+                for place, total in zip(places, sums, strict=True):
+                    registers.store(builder, total, row(c, of_c, *place))
             return context.get_dummy_value()
 
-        return types.void(c, to, of_c, a, x, of_a, by, b, y, of_b, terms), make
+        return types.void(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, d, z, of_d), make
 
     return multiply
 
 
-_one_register, _full_tile = _tile_function(1), _tile_function(_TILE_REGISTERS)
+_product_register, _product_tile = (_tile_function(count, _PRODUCT) for count in (1, _TILE_REGISTERS))
+_distance_register, _distance_tile = (_tile_function(count, _DISTANCE) for count in (1, _TILE_REGISTERS))
+_difference_register = _tile_function(1, _DIFFERENCE)
 
 
 @intrinsic
@@ -109,10 +175,17 @@ def multiply_rows(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
     """
     j = N0
     while j + PAIR <= width:
-        _full_tile(c, to + j, of_c, a, x, of_a, by, b, y + j, of_b, terms)
+        _product_tile(c, to + j, of_c, a, x, of_a, by, b, y + j, of_b, terms, a, x, of_a)
         j += PAIR
     if j < width:
-        _one_register(c, to + j, of_c, a, x, of_a, by, b, y + j, of_b, terms)
+        _product_register(c, to + j, of_c, a, x, of_a, by, b, y + j, of_b, terms, a, x, of_a)
+
+
+@helper
+def weighted_differences(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, d, z, width):
+    """c ← Σ a·(d − b) for eight rows of c, as `multiply_rows`; row i of d begins at `z + i·of_c`."""
+    for j in range(N0, width, LANES):
+        _difference_register(c, to + j, of_c, a, x, of_a, by, b, y + j, of_b, terms, d, z + j, of_c)
 
 
 @helper
@@ -132,8 +205,27 @@ def multiply_panels(c, to, padded_keys, a, width, panels, ranges, block):
 
 
 @helper
-def multiply_transposed(c, width, keys, a, padded_keys, b, ranges, rows):
-    """c ← aᵀ·b, where each block of keys sums over the blocks of rows that see any of them."""
+def distances_to_panels(c, to, padded_keys, a, width, panels, ranges, block):
+    """c ← ‖a − b‖² for a block of rows, by subtraction; otherwise as `multiply_panels`."""
+    for panel in range(ranges[block, 0] // PAIR * PAIR, ranges[block, 1], PAIR):
+        panel_width = min(PAIR, padded_keys - panel)
+        x, y = block * BLOCK * width, panel * width
+        if panel_width == PAIR:
+            _distance_tile(
+                c, to + panel, padded_keys, a, x, width, N1, panels, y, panel_width, width, a, x, width
+            )  # fmt: skip
+        else:
+            _distance_register(
+                c, to + panel, padded_keys, a, x, width, N1, panels, y, panel_width, width, a, x, width
+            )  # fmt: skip
+
+
+@helper
+def multiply_transposed(c, width, keys, a, padded_keys, b, ranges, rows, d, differences):
+    """c ← aᵀ·b, where each block of keys sums over the blocks of rows that see any of them.
+
+    With `differences`, c ← Σ a·(d − b) in place of the products, where d is (K, width), as c.
+    """
     blocks = rows // BLOCK
     for k in range(N0, keys, BLOCK):
         start, stop = blocks, N0
@@ -141,4 +233,8 @@ def multiply_transposed(c, width, keys, a, padded_keys, b, ranges, rows):
             if ranges[block, 0] < k + BLOCK and ranges[block, 1] > k:
                 start, stop = min(start, block), block + N1
         i, count = start * BLOCK, (stop - start) * BLOCK if stop > start else N0
-        multiply_rows(c, k * width, width, a, i * padded_keys + k, N1, padded_keys, b, i * width, width, count, width)
+        x, y = i * padded_keys + k, i * width
+        if differences:
+            weighted_differences(c, k * width, width, a, x, N1, padded_keys, b, y, width, count, d, k * width, width)
+        else:
+            multiply_rows(c, k * width, width, a, x, N1, padded_keys, b, y, width, count, width)

@@ -12,7 +12,6 @@ from torch import Tensor
 from qkv import forks
 from qkv.engine.algorithm import Algorithm, Facts, Result
 from qkv.engine.problem import Call, Problem
-from qkv.engine.work import matrix_numbers, product_operations
 from qkv.errors import UnsupportedError, nearest
 from qkv.normalizers.kinds import BLURRED, KNOWN
 from qkv.notebooks import folded, table
@@ -30,16 +29,6 @@ Measured on two cores with 8 heads: from there on tiles are as fast, so a higher
 
 QUADRATIC_BYTES = 1 << 28
 """The most bytes, over all leading dimensions, that such a matrix may take where another algorithm serves: 256 MiB."""
-
-SMALL = 1 << 20
-"""The most floating-point operations, forward, for which `auto` calls no kernel and makes no tiles.
-
-PyTorch's operators compute so small a problem in less than a millisecond, most of it their own overhead, and they have
-second derivatives. The limits are fixed, so that such a call has the same bits with kernels and without.
-"""
-
-SMALL_TENSOR = 1 << 17
-"""The largest tensor, in numbers, that such a call may hold: beyond 512 KiB kernels are several times as fast."""
 
 CLEARLY = 1.2
 """How many times as fast an algorithm must be predicted to replace a preferred one where the processor has a table."""
@@ -249,33 +238,32 @@ def _readable(count: float) -> str:
     return f"{count:.4g} TiB"
 
 
-def plan_for(problem: Problem, backend: str = AUTO, repeated: bool = False) -> Plan:
+def plan_for(problem: Problem, backend: str = AUTO) -> Plan:
     """Return the algorithms that compute a problem, best first.
 
     Args:
         problem: the problem.
         backend: the name of a family or of an algorithm, or "auto" for every one that serves in linear memory.
-        repeated: whether the call is one of a loop, as in decoding, so that even a small one is worth a kernel.
 
     Raises:
         UnsupportedError: an unknown backend, or one that cannot serve; its reason is in the message.
     """
     # Sizes that vary have no hash.
     plan = _planned if torch.compiler.is_compiling() or traced() else _cached_plan
-    return plan(problem, backend, repeated)
+    return plan(problem, backend)
 
 
 @lru_cache(maxsize=4096)
-def _cached_plan(problem: Problem, backend: str, repeated: bool) -> Plan:
-    return _planned(problem, backend, repeated)
+def _cached_plan(problem: Problem, backend: str) -> Plan:
+    return _planned(problem, backend)
 
 
-def _planned(problem: Problem, backend: str, repeated: bool) -> Plan:
+def _planned(problem: Problem, backend: str) -> Plan:
     candidates = _named(backend)
     if not candidates:
         names = [AUTO, *BACKENDS]
         raise UnsupportedError("backend", f"one of {', '.join(names)}", repr(backend), nearest(str(backend), names))
-    serving = _fitting(problem, backend, repeated)
+    serving = _fitting(problem, backend)
     ordered = _best_first(serving, problem)
     certain = next((index for index, algorithm in enumerate(ordered) if algorithm.inspect is None), len(ordered))
     reached = ordered[: certain + 1]
@@ -291,11 +279,9 @@ def _named(backend: str) -> tuple[Algorithm, ...]:
     return ALGORITHMS if backend == AUTO else algorithms_of(backend)
 
 
-def _fitting(problem: Problem, backend: str, repeated: bool = False) -> list[Algorithm]:
+def _fitting(problem: Problem, backend: str) -> list[Algorithm]:
     """Return the algorithms that compute a problem if their kernels run here."""
-    fitting = [
-        algorithm for algorithm in _named(backend) if _refusal_of_problem(algorithm, problem, backend, repeated) is None
-    ]
+    fitting = [algorithm for algorithm in _named(backend) if _refusal_of_problem(algorithm, problem, backend) is None]
     if backend == AUTO and problem.mode != "compiled":
         return [
             algorithm for algorithm in fitting if not (algorithm.quadratic and _needs_much_memory(algorithm, problem))
@@ -368,16 +354,12 @@ def refusal(algorithm: Algorithm, problem: Problem, backend: str = AUTO) -> str 
     return algorithm.kernels() if reason is None and algorithm.kernels else reason
 
 
-def _refusal_of_problem(algorithm: Algorithm, problem: Problem, backend: str, repeated: bool = False) -> str | None:
+def _refusal_of_problem(algorithm: Algorithm, problem: Problem, backend: str) -> str | None:
     reason = algorithm.refuses(problem)
     if reason is not None or backend != AUTO:
         return reason
     if algorithm.quadratic and problem.rows and problem.queries * problem.keys > QUADRATIC_LIMIT:
         return f"memory grows with Q·K, and {problem.queries} × {problem.keys} is over the limit of {QUADRATIC_LIMIT}"
-    if problem.mode == "eager" and (algorithm.tiles or (algorithm.kernels and not repeated)):
-        operations = product_operations(problem)
-        if operations <= SMALL and matrix_numbers(problem) <= SMALL_TENSOR:
-            return f"{operations:,} operations are few enough for PyTorch's operators on the full matrix"
     return None
 
 

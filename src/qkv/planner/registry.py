@@ -7,10 +7,10 @@ from qkv.algorithms.rowwise.augmented_dot import AUGMENTED_DOT
 from qkv.algorithms.rowwise.distance_tiles import DISTANCE_TILES
 from qkv.algorithms.rowwise.near_points import NEAR_POINTS
 from qkv.algorithms.rowwise.rows import DISTANCE_ROWS, ROWS
+from qkv.algorithms.rowwise.short import SHORT, SHORT_PRODUCTS
 from qkv.algorithms.sdpa.few_queries import FEW_QUERIES
 from qkv.algorithms.sdpa.flash import FLASH
 from qkv.algorithms.sdpa.flex import FLEX
-from qkv.algorithms.sdpa.short import SHORT
 from qkv.algorithms.sdpa.softmax_sink import SINK
 from qkv.algorithms.sorted.sorted import PREFIX_SUMS, TWO_POINTER
 from qkv.algorithms.tiled.blocked import BLOCKED, TRACED, TRACED_USER_SCORES, USER_SCORES
@@ -18,9 +18,9 @@ from qkv.algorithms.tiled.lookup import LOOKUP
 from qkv.engine.algorithm import Algorithm
 
 ALGORITHMS: tuple[Algorithm, ...] = (
-    *(REFERENCE, FLASH, SINK, SHORT, FEW_QUERIES, FLEX, LINEAR, LOOKUP),
+    *(REFERENCE, FLASH, SINK, SHORT_PRODUCTS, FEW_QUERIES, FLEX, LINEAR, LOOKUP),
     *(TWO_POINTER, PREFIX_SUMS, FACTORED, DIRECT),
-    *(AUGMENTED_DOT, DISTANCE_TILES, NEAR_POINTS, ROWS, DISTANCE_ROWS),
+    *(SHORT, AUGMENTED_DOT, DISTANCE_TILES, NEAR_POINTS, ROWS, DISTANCE_ROWS),
     *(BLOCKED, TRACED, USER_SCORES, TRACED_USER_SCORES),
 )
 

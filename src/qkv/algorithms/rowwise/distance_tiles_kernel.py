@@ -184,14 +184,14 @@ def _sums(
         item, first = index // groups, index % groups * group
         rows = min(group, queries - first)
         blocks, first_row = (rows + BLOCK - N1) // BLOCK, item * queries + first
-        load(query, first_row * width, width, N0, rows, width, q, padded_width, blocks * BLOCK)
+        load(query, first_row * width, width, N1, N0, rows, width, q, padded_width, blocks * BLOCK)
         clear(o, N0, blocks * BLOCK * padded_value_width)
         clear(sums, N0, rows)
         for tile_start in range(N0, keys, tile):
             count = min(tile, keys - tile_start)
             padded_keys, at = round_up(count), item * keys + tile_start
-            load(key, at * width, width, N0, count, width, k, padded_width, padded_keys)
-            load(value, at * value_width, value_width, N0, count, value_width, v, padded_value_width, padded_keys)
+            load(key, at * width, width, N1, N0, count, width, k, padded_width, padded_keys)
+            load(value, at * value_width, value_width, N1, N0, count, value_width, v, padded_value_width, padded_keys)
             transpose_to_panels(k, padded_keys, padded_width, t)
             _load_norms(key_norms, norms, at, count, padded_keys)
             for block in range(blocks):
@@ -212,7 +212,7 @@ def _sums(
             totals[first_row + r] = sums[r]
             if divided:
                 _divide(o, r * padded_value_width, value_width, sums[r])
-        store(o, rows, value_width, padded_value_width, out, first_row * value_width, value_width)
+        store(o, N0, rows, value_width, padded_value_width, out, first_row * value_width, value_width, N1)
 
 
 def _transposed_sums(start, stop, sizes, nonzero, value, out, s, v, c, o):
@@ -236,7 +236,7 @@ def _transposed_sums(start, stop, sizes, nonzero, value, out, s, v, c, o):
         for tile_start in range(N0, queries, tile):
             rows = min(tile, queries - tile_start)
             at = (item * queries + tile_start) * value_width
-            load(value, at, value_width, N0, rows, value_width, v, padded_value_width, rows)
+            load(value, at, value_width, N1, N0, rows, value_width, v, padded_value_width, rows)
             for r in range(rows):
                 _ones(
                     nonzero, (item * queries + tile_start + r) * words + first // LANES, s, r * padded_keys, padded_keys
@@ -247,7 +247,7 @@ def _transposed_sums(start, stop, sizes, nonzero, value, out, s, v, c, o):
                     padded_value_width,
                 )  # fmt: skip
                 _add(o, k * padded_value_width, c, BLOCK * padded_value_width)
-        store(o, count, value_width, padded_value_width, out, (item * keys + first) * value_width, value_width)
+        store(o, N0, count, value_width, padded_value_width, out, (item * keys + first) * value_width, value_width, N1)
 
 
 transposed_sums = Kernel(

@@ -159,6 +159,27 @@ def _scores_to_weights(s, top, alpha, tau):
             s[k] = _power(slope * (np.float64(s[k]) - top) - tau, 1.0 / slope)
 
 
+@helper
+def project_row(s, alpha, near, columns):
+    """s ← the weights of a row of scores, −inf for masked keys; return τ of (α−1)·s, not shifted.
+
+    It is +inf for a row without visible keys, NaN for a row with a NaN.
+    """
+    slope = alpha - 1.0
+    top = np.float64(largest(s, columns))
+    if _count_nan(s) > 0 or top == np.inf:
+        for k in range(s.size):
+            s[k] = ZERO if s[k] == -np.inf else np.nan
+        return np.nan
+    if top == -np.inf:
+        s[:] = 0
+        return np.inf
+    gathered = near[: _gather(s, top, slope, near)]
+    shifted = _newton(gathered, alpha == 2.0) if _is_product(alpha) else _bounded_newton(gathered, 1.0 / slope)
+    _scores_to_weights(s, top, alpha, shifted)
+    return shifted + slope * top
+
+
 @kernel("void(i8, i8, f8[::1], F[:,:,::1], f8[:,::1], f8[::1], F[::1])", scratch=2)
 def entmax(start, stop, alpha, scores, tau, near, columns):
     """Compute the weights of the rows start to stop, counted over (L, h), in place of their scores.
@@ -167,27 +188,12 @@ def entmax(start, stop, alpha, scores, tau, near, columns):
         start, stop: the range of rows.
         alpha: (L); 2 is sparsemax.
         scores: (L, h, K), −inf for masked keys; overwritten with the weights.
-        tau: (L, h), written: τ of (α−1)·s, not shifted; +inf for a row without visible keys, NaN for a row with a NaN.
+        tau: (L, h), written, as `project_row` returns it.
         near, columns: scratch of this thread, K + 1 and 64 numbers.
     """
     for row in range(start, stop):
         n, q = row // scores.shape[1], row % scores.shape[1]
-        s, slope = scores[n, q], alpha[n] - 1.0
-        top = np.float64(largest(s, columns))
-        if _count_nan(s) > 0 or top == np.inf:
-            tau[n, q] = np.nan
-            for k in range(s.size):
-                s[k] = ZERO if s[k] == -np.inf else np.nan
-        elif top == -np.inf:
-            tau[n, q] = np.inf
-            s[:] = 0
-        else:
-            gathered = near[: _gather(s, top, slope, near)]
-            shifted = (
-                _newton(gathered, alpha[n] == 2.0) if _is_product(alpha[n]) else _bounded_newton(gathered, 1.0 / slope)
-            )
-            _scores_to_weights(s, top, alpha[n], shifted)
-            tau[n, q] = shifted + slope * top
+        tau[n, q] = project_row(scores[n, q], alpha[n], near, columns)
 
 
 @helper
@@ -240,6 +246,22 @@ def _alpha_gradient(w, g, slope, total, total_qg, tau, g_tau):
     return total_dg + c * total_qg + (tau / slope - slope * c) * g_tau
 
 
+@helper
+def project_row_back(w, g, alpha, needs_alpha, tau, g_tau, q, typed):
+    """g ← the gradients of a row's scores, from those of its weights w; return the gradient of α."""
+    slope, d_alpha = alpha - 1.0, 0.0
+    if tau == np.inf:
+        g[:] = 0
+        return d_alpha
+    _slopes(w, alpha, q)
+    total, total_qg = _sums(q, g)
+    if needs_alpha:
+        d_alpha = _alpha_gradient(w, g, slope, total, total_qg, tau, g_tau)
+    typed[0] = (total_qg - slope * g_tau) / total
+    _multiply_difference(q, g, typed[0])
+    return d_alpha
+
+
 @kernel("void(i8, i8, f8[::1], b1, F[:,:,::1], f8[:,::1], f8[:,::1], F[:,:,::1], f8[:,::1], F[::1], F[::1])", scratch=2)
 def entmax_back(start, stop, alpha, needs_alpha, weights, tau, g_tau, grads, d_alpha, q, typed):
     """Compute the gradients of the scores from those of the weights, in place, for the rows start to stop of (L, h).
@@ -258,15 +280,7 @@ def entmax_back(start, stop, alpha, needs_alpha, weights, tau, g_tau, grads, d_a
     """
     for row in range(start, stop):
         n, r = row // grads.shape[1], row % grads.shape[1]
-        w, g, slope = weights[n, r], grads[n, r], alpha[n] - 1.0
         g_row_tau = g_tau[n, r] if g_tau.size else 0.0
-        _slopes(w, alpha[n], q)
-        total, total_qg = _sums(q, g)
-        d_alpha[n, r] = 0
-        if tau[n, r] == np.inf:
-            g[:] = 0
-        else:
-            if needs_alpha:
-                d_alpha[n, r] = _alpha_gradient(w, g, slope, total, total_qg, tau[n, r], g_row_tau)
-            typed[0] = (total_qg - slope * g_row_tau) / total
-            _multiply_difference(q, g, typed[0])
+        d_alpha[n, r] = project_row_back(
+            weights[n, r], grads[n, r], alpha[n], needs_alpha, tau[n, r], g_row_tau, q, typed
+        )

@@ -191,9 +191,7 @@ class _Blocked(torch.autograd.Function):
         return (None, None, None, *cast, *_NO_GRADIENTS, *(() if bias_tiles is None else bias_tiles.gradients()))
 
 
-BLOCKED = Algorithm(
-    "tiled.blocked", "blocked", "tiles of whole rows that fit the cache", refuses, work, run, tiles=True
-)
+BLOCKED = Algorithm("tiled.blocked", "blocked", "tiles of whole rows that fit the cache", refuses, work, run)
 TRACED = Algorithm(
     "tiled.operators", "blocked", "the same tiles as a registered operator", _refuses_traced, work, _run_traced
 )
@@ -204,7 +202,6 @@ USER_SCORES = Algorithm(
     _refuses_user_scores,
     work,
     user_scores.run,
-    tiles=True,
 )
 TRACED_USER_SCORES = Algorithm(
     "tiled.traced_user_scores",

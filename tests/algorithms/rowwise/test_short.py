@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from tests.seed import stored
 from torch import Tensor, nn
 
 import qkv
-from qkv.algorithms.sdpa import short
-from qkv.errors import UnsupportedError
+from qkv.algorithms.rowwise import short
+from qkv.compiled.strided import memory_of
+from qkv.engine.describe import Arguments, describe
+from qkv.errors import QkvError, UnsupportedError
 from qkv.masks import Mask, causal, lengths, window
 from qkv.masks.base import Bounds, Grid
 from qkv.normalizers import Softmax
@@ -175,13 +178,6 @@ def test_a_scale_may_be_negative() -> None:
     torch.testing.assert_close(ours.double(), right, rtol=1e-4, atol=1e-4)
 
 
-def test_few_items_are_enough_where_they_are_long() -> None:
-    few = torch.randn(2 * torch.get_num_threads(), 256, 128)
-    assert served(few, few, few)
-    assert not served(few[:1], few[:1], few[:1])
-    assert not served(few[:, :8], few, few)
-
-
 @pytest.mark.parametrize("mask", [None, causal()])
 @pytest.mark.parametrize("sink", ["number", "of each head", "of each item", "large", "none"])
 def test_a_sink_is_one_more_term_of_each_sum(sink: str, mask: Any) -> None:
@@ -256,7 +252,7 @@ def test_what_is_seen_and_no_number_stays_visible() -> None:
 
 def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = answers("sdpa.short", drawn(), BY_ITEM)
-    monkeypatch.setattr(short, "MICROSECONDS", 1.0)
+    monkeypatch.setattr(short, "_MICROSECONDS", 1.0)
     monkeypatch.setattr("qkv.compiled.thread_pool.thread_count", lambda: 3)
     assert all(torch.equal(one, two) for one, two in zip(alone, answers("sdpa.short", drawn(), BY_ITEM), strict=True))
 
@@ -281,21 +277,19 @@ def test_grouped_heads_broadcast_keys_and_other_leading_shapes() -> None:
             torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("given", ["few items", "many keys", "wide", "double", "a bias"])
+@pytest.mark.parametrize("given", ["many keys", "wide", "double", "a learned bias"])
 def test_taken_only_where_it_serves(given: str) -> None:
     tensors = drawn()[:3]
     extra: dict[str, Any] = {}
     match given:
-        case "few items":
-            tensors = [x[:7] for x in tensors]
         case "many keys":
             tensors = [torch.randn(ITEMS, HEADS, 257, 8) for _ in range(3)]
         case "wide":
             tensors = [torch.randn(ITEMS, HEADS, 9, 129) for _ in range(3)]
         case "double":
             tensors = [x.double() for x in tensors]
-        case "a bias":
-            extra["bias"] = torch.zeros(QUERIES, KEYS)
+        case "a learned bias":
+            extra["bias"] = torch.zeros(QUERIES, KEYS, requires_grad=True)
     leaves = [x.requires_grad_() for x in tensors]
     assert not served(*leaves, **extra)
 
@@ -331,3 +325,124 @@ def test_a_sink_that_is_no_number_shows() -> None:
     assert output[:, 0].isnan().all()
     assert not output[:, 1].isnan().any()
     assert gradient.isnan().tolist() == [True, False]
+
+
+SCORES: dict[str, Any] = {
+    "scaled dot": ScaledDot(),
+    "uniform": qkv.scores.Uniform(),
+    "squared distance": qkv.scores.SquaredDistance(3.0),
+    "gaussian": qkv.scores.Gaussian(3.0),
+    "boxcar": qkv.scores.Boxcar(4.0),
+    "triangle": qkv.scores.Epanechnikov(5.0, power=1),
+    "epanechnikov": qkv.scores.Epanechnikov(5.0),
+    "cubic": qkv.scores.Epanechnikov(5.0, power=3),
+}
+RULES: dict[str, Any] = {
+    "softmax": Softmax(),
+    "sink": Softmax(0.5),
+    "sum": qkv.normalizers.Sum(),
+    "mean": qkv.normalizers.Mean(),
+    "identity": qkv.normalizers.Identity(),
+    "sigmoid": qkv.normalizers.Sigmoid(),
+    "sigmoid with a bias": qkv.normalizers.Sigmoid(-1.0),
+    "hard": qkv.normalizers.Hard(),
+    "sparsemax": qkv.normalizers.Sparsemax(),
+    "entmax": qkv.normalizers.Entmax(),
+    "entmax of 1.3": qkv.normalizers.Entmax(1.3),
+}
+PARTS = (*MASKS, "dense")
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "as made": lambda x: x,
+    "heads inside": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+    "columns first": lambda x: x.mT.contiguous().mT,
+    "every second": lambda x: torch.stack((x, x), -1).flatten(-2)[..., ::2],
+    "turned sign": lambda x: torch._neg_view(-x),
+    "offset": lambda x: torch.cat((x.flatten()[:3], x.flatten()))[3:].view(x.shape),
+}
+EXTRAS = ("nothing", "bias", "dropout")
+
+
+PAIRS = [
+    (score, rule)
+    for score, rule in product(SCORES, RULES)
+    if not (rule == "sum" and not SCORES[score].summable) and not (rule == "hard" and score == "uniform")
+]
+"""Uniform scores are products of operands of their own, whose ties another algorithm looks for."""
+
+
+def _of_any(
+    names: tuple[str, str, str, str], turned: Callable[[Tensor], Tensor], dtype: torch.dtype, backend: str
+) -> list[Tensor]:
+    """The output and the gradients of query, key and value."""
+    score, rule, mask, extra = names
+    visible = torch.arange(KEYS) % 5 != torch.arange(QUERIES)[:, None] % 3 if mask == "dense" else MASKS[mask]
+    options: dict[str, Any] = {"bias": torch.linspace(0, 1, KEYS).to(dtype)} if extra == "bias" else {}
+    if extra == "dropout":
+        options = {"dropout": 0.3, "generator": torch.Generator().manual_seed(3)}
+    tensors = [turned(x.to(dtype)) for x in drawn()]
+    leaves = [x.requires_grad_() for x in tensors[:3]]
+    given = {"score": SCORES[score], "normalizer": RULES[rule], "mask": visible, **options}
+    output = qkv.attention(*leaves, **given, backend=backend)
+    slopes = torch.autograd.grad(output, leaves, tensors[3], allow_unused=True)
+    return [output.detach(), *(torch.zeros_like(x) if g is None else g for g, x in zip(slopes, leaves, strict=True))]
+
+
+@pytest.mark.parametrize(("score", "rule"), PAIRS)
+def test_every_mechanism_has_the_bits_of_its_numbers_whatever_their_strides(score: str, rule: str) -> None:
+    backend = "sdpa.short" if score in ("scaled dot", "uniform") and rule in ("softmax", "sink") else "rowwise.short"
+    start = PAIRS.index((score, rule))
+    for turn, mask in enumerate(PARTS, start):
+        layout, extra = (tuple(names)[turn % len(names)] for names in (LAYOUTS, EXTRAS))
+        names = score, rule, mask, extra
+        found = _of_any(names, LAYOUTS[layout], torch.float32, backend)
+        for one, other in zip(found, _of_any(names, LAYOUTS["as made"], torch.float32, backend), strict=True):
+            assert torch.equal(one, other), (names, layout)
+        for one, right in zip(found, _of_any(names, LAYOUTS["as made"], torch.float64, "reference"), strict=True):
+            torch.testing.assert_close(one.double(), right, rtol=1e-4, atol=2e-5 * max(1.0, float(right.abs().max())))
+
+
+@pytest.mark.parametrize("score", ["gaussian", "boxcar", "scaled dot"])
+def test_broadcast_operands_and_groups_of_heads_are_read_where_they_lie(score: str) -> None:
+    query, key, value, _ = drawn()
+    rule = qkv.normalizers.Sparsemax()
+    for given in ((query, key[:, ::2], value[:, ::2]), (query[:1], key, value[:, :1]), (query[0, 0], key, value)):
+        grouped = given[1].shape[-3] == HEADS // 2
+        leaves = [x.detach().requires_grad_() for x in given]
+        pair = [
+            qkv.attention(*leaves, score=SCORES[score], normalizer=rule, enable_gqa=grouped, backend=backend)
+            for backend in ("rowwise.short", "reference")
+        ]
+        torch.testing.assert_close(*pair, rtol=1e-4, atol=1e-5)
+        for one, two in zip(*(torch.autograd.grad(x.square().sum(), leaves) for x in pair), strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("wrong", ["dtype", "shape", "device"])
+def test_a_tensor_that_was_not_planned_for_is_refused_before_its_address_is_read(wrong: str) -> None:
+    x = torch.ones(2, 3)
+    changed = {"dtype": x.double(), "shape": x[:, :2], "device": x.to("meta")}[wrong]
+    with pytest.raises(QkvError, match="query: expected"):
+        memory_of(changed, "query", x.dtype, x.shape)
+    problem, call, _ = describe(*drawn()[:3], Arguments(SCORES["boxcar"], None, None, None, 0.0, None, False))
+    attend = short.bind(problem, call)
+    assert attend is not None
+    for name in ("query", "key", "value"):
+        one = getattr(call, name)
+        other = {"dtype": one.double(), "shape": one[..., :5, :], "device": one.to("meta")}[wrong]
+        with pytest.raises(QkvError, match=f"{name}: expected"):
+            attend(call._replace(**{name: other}))
+
+
+def test_distances_far_from_zero_lose_no_digits() -> None:
+    """Points near 1,000 whose differences are about 1: products in float32 would be wrong by 1."""
+    tensors = [x + 1000 if place < 2 else x for place, x in enumerate(drawn())]
+    for name in ("gaussian", "boxcar", "epanechnikov"):
+        options: dict[str, Any] = {"score": SCORES[name]}
+        leaves = [x.clone().requires_grad_() for x in tensors[:3]]
+        output = qkv.attention(*leaves, **options, backend="rowwise.short")
+        exact = [x.double().detach().requires_grad_() for x in tensors[:3]]
+        right = qkv.attention(*exact, **options, backend="reference")
+        torch.testing.assert_close(output.double(), right, rtol=1e-4, atol=1e-5)
+        pairs = (torch.autograd.grad(x.sum(), y, allow_unused=True) for x, y in ((output, leaves), (right, exact)))
+        for one, two in zip(*pairs, strict=True):
+            torch.testing.assert_close(one.double(), two, rtol=1e-3, atol=1e-4)

@@ -1,0 +1,494 @@
+"""Attention over short sequences in one pass: guards, scores, normalizer and output of an item, all in the caches.
+
+A kernel takes addresses, strides and sizes, so that it reads every tensor as it is: broadcast, transposed, by groups of
+heads. Products and distances, which are subtracted, are computed in registers (`qkv.linalg.small_matmul`), for eight
+rows at a time. Operands are float32 or bfloat16, converted while they are packed; all else is float32.
+"""
+
+# mypy: ignore-errors
+# Numba's signatures are the types here.
+# ruff: noqa: C901, PLR0912, PLR0915 - a kernel is read from top to bottom
+
+import numpy as np
+
+from qkv.algorithms.rowwise.dropout_kernel import mix, row_bits
+from qkv.algorithms.rowwise.entmax_kernel import project_row, project_row_back
+from qkv.algorithms.rowwise.row_registers_kernel import (
+    largest_of,
+    scale_row,
+    shape_gradient,
+    shape_row,
+    sigmoid_gradient,
+    sigmoid_row,
+    softmax,
+    softmax_backward,
+    sum_gradient,
+    sum_row,
+)
+from qkv.algorithms.rowwise.weights_kernel import BOXCAR, LINEAR, MEAN, SOFTMAX, SUM
+from qkv.compiled.codegen import intrinsic, ir, types
+from qkv.compiled.kernels import Kernel, helper, inlined
+from qkv.linalg.padded_rows import clear, load, round_up, store
+from qkv.linalg.small_matmul import (
+    BLOCK,
+    LANES,
+    N0,
+    N1,
+    distances_to_panels,
+    multiply_panels,
+    multiply_transposed,
+    multiply_visible,
+    transpose_to_panels,
+    weighted_differences,
+)
+
+IDENTITY, SIGMOID, HARD, ENTMAX = 3, 5, 6, 7
+# Exact in float32; a Python float would promote float32 to float64.
+ZERO, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)
+
+QUERY, KEY, VALUE, OUT, FIRST, LAST, MASK, BIAS, PARAMETER, D_QUERY, D_KEY, D_VALUE = range(6, 66, 5)
+"""Where the strides of a tensor begin in the table, after its sizes: over three leading dimensions, rows, columns."""
+ENTRIES = 66
+
+
+def _array_at(kind_of):
+    """Return an intrinsic that makes an array of what lies at an address.
+
+    Args:
+        kind_of: returns its type, from that of the argument `like`.
+    """
+
+    @intrinsic
+    def array_at(_, address, like):
+        array = kind_of(like)
+
+        def make(context, builder, signature, arguments):
+            from numba.np.arrayobj import make_array, populate_array
+
+            result, size, word = make_array(array)(context, builder), array.dtype.bitwidth // 8, ir.IntType(64)
+            populate_array(
+                result,
+                data=builder.inttoptr(arguments[0], result.data.type),
+                shape=[word(1 << 48)],
+                strides=[word(size)],
+                itemsize=word(size),
+                meminfo=None,
+            )
+            return result._getvalue()
+
+        return array(types.uint64, like), make
+
+    return array_at
+
+
+_floats_at, _doubles_at, _ints_at, _bytes_at = (
+    _array_at(lambda _, name=name: types.Array(getattr(types, name), 1, "C"))
+    for name in ("float32", "float64", "int32", "uint8")
+)
+_values_at = _array_at(lambda kind: kind)
+
+
+@helper
+def _place(sizes, strides, item):
+    """Return where an item begins in a tensor, from its index over three leading dimensions."""
+    row = item // sizes[1]
+    return row // sizes[0] * sizes[strides] + row % sizes[0] * sizes[strides + 1] + item % sizes[1] * sizes[strides + 2]
+
+
+@helper
+def _find_ends(sizes, item, first, last, padded_rows, ends, ranges):
+    """Write the range of keys that each row sees, low ≤ high, and that of each block of rows, K and 0 if it sees none.
+
+    Return that of the item, low ≤ high.
+    """
+    queries, keys = sizes[2], sizes[3]
+    firsts, lasts = _ints_at(first, 0), _ints_at(last, 0)
+    f, t = _place(sizes, FIRST, item), _place(sizes, LAST, item)
+    least, most = keys, N0
+    for block in range(padded_rows // BLOCK):
+        lowest, highest = keys, N0
+        for r in range(block * BLOCK, min(block * BLOCK + BLOCK, queries)):
+            low, high = N0, keys
+            if first != N0:
+                low = np.uint64(max(firsts[f + r * sizes[FIRST + 3]], np.int32(0)))
+            if last != N0:
+                high = min(np.uint64(max(lasts[t + r * sizes[LAST + 3]], np.int32(0))), keys)
+            low = min(low, high)
+            ends[r, 0], ends[r, 1] = low, high
+            if low < high:
+                lowest, highest = min(lowest, low), max(highest, high)
+        ranges[block, 0], ranges[block, 1] = lowest, highest
+        least, most = min(least, lowest), max(most, highest)
+    return least, max(least, most)
+
+
+@helper
+def _find_seen(sizes, item, mask, ends, low, high, seen):
+    """Write which keys any row sees; a row sees what its range and the mask allow."""
+    table, at, queries = _bytes_at(mask, 0), _place(sizes, MASK, item), sizes[2]
+    for k in range(low, high):
+        seen[k] = N0
+    for r in range(queries):
+        if mask == N0:
+            for k in range(ends[r, 0], ends[r, 1]):
+                seen[k] = N1
+        else:
+            row = at + r * sizes[MASK + 3]
+            for k in range(ends[r, 0], ends[r, 1]):
+                seen[k] |= np.uint64(table[row + k * sizes[MASK + 4]])
+
+
+@helper
+def _clear_hidden(x, padded_width, low, high, seen):
+    for k in range(low, high):
+        if seen[k] == N0:
+            clear(x, k * padded_width, (k + N1) * padded_width)
+
+
+@helper
+def _clear_blind(x, padded_width, queries, ends):
+    """Set the rows to zero that see no key."""
+    for r in range(queries):
+        if ends[r, 0] == ends[r, 1]:
+            clear(x, r * padded_width, (r + N1) * padded_width)
+
+
+@helper
+def _add_bias(sizes, item, r, bias, s, at, low, high):
+    table, row, by = _floats_at(bias, 0), _place(sizes, BIAS, item) + r * sizes[BIAS + 3], sizes[BIAS + 4]
+    for k in range(low, high):
+        s[at + k] += table[row + k * by]
+
+
+@helper
+def _hide(sizes, item, r, mask, s, at, low, high, hidden):
+    """s ← hidden where a key is masked; return how many keys are not."""
+    table, row, by = _bytes_at(mask, 0), _place(sizes, MASK, item) + r * sizes[MASK + 3], sizes[MASK + 4]
+    visible = N0
+    for k in range(low, high):
+        one = np.uint64(table[row + k * by])
+        visible += one
+        s[at + k] = s[at + k] if one != N0 else hidden
+    return visible
+
+
+@helper
+def _drop(s, at, low, high, bits, threshold, keep):
+    """s ← 0, or keep·s, by the bits of (seed, row, key)."""
+    for k in range(low, high):
+        key = mix(np.uint32(np.uint32(k) + np.uint32(0x9E3779B9)))
+        s[at + k] = s[at + k] * keep if mix(np.uint32(bits + key)) >= threshold else ZERO
+
+
+@helper
+def _select_first(s, at, low, high, padded_keys):
+    """s ← 1 at the first of the largest scores, 0 elsewhere; NaN if one is NaN; 0 if all are −∞. Return the largest."""
+    top, count, winner, sick = largest_of(s, at, low, high), N0, low, N0
+    for k in range(low, high):
+        sick += N1 if s[at + k] != s[at + k] else N0
+        if count == N0 and s[at + k] == top:
+            count, winner = N1, k
+    for k in range(N0, padded_keys):
+        # A masked key has no weight, whatever others hold.
+        masked = k < low or k >= high or s[at + k] == -np.inf
+        s[at + k] = ZERO if masked or sick == N0 else np.float32(np.nan)
+    if sick == N0 and top > -np.inf:
+        s[at + winner] = ONE
+    return np.float64(np.nan) if sick != N0 else np.float64(top)
+
+
+@inlined
+def _weigh(rule, s, at, low, high, padded_keys, visible, parameter, alpha, near, columns):
+    """s ← the weights of a row of scores, zeros for keys that it does not see; return the row state."""
+    state = np.float64(visible)
+    if rule == SOFTMAX:
+        top, total = softmax(s, at, low, high, padded_keys, ONE, parameter)
+        state = np.float64(top) + np.log(np.float64(total)) if total != 0 else -np.inf
+    elif rule == SUM:
+        state = np.float64(sum_row(s, at, low, high, padded_keys))
+    elif rule == MEAN:
+        scale_row(s, at, low, high, padded_keys, np.float32(1.0 / np.float64(max(visible, N1))))
+    elif rule == IDENTITY:
+        scale_row(s, at, low, high, padded_keys, ONE)
+        state = 0.0
+    elif rule == SIGMOID:
+        shift = np.float32(-np.log(np.float64(max(visible, N1)))) if parameter == -np.inf else parameter
+        sigmoid_row(s, at, low, high, padded_keys, shift)
+    elif rule == HARD:
+        state = _select_first(s, at, low, high, padded_keys)
+    else:
+        state = project_row(s[at + low : at + high], alpha, near, columns)
+        clear(s, at, at + low)
+        clear(s, at + high, at + padded_keys)
+    return state
+
+
+@inlined
+def _unweigh(rule, w, d, at, low, high, padded_keys, visible, state, alpha, spare, columns):
+    """d ← the gradient of a row's scores, from that of its weights w; return Σwd under a softmax."""
+    mean = 0.0
+    if rule == SOFTMAX:
+        mean = np.float64(softmax_backward(w, d, at, low, high, padded_keys, ONE))
+    elif rule == SUM:
+        inverse = np.float32(1.0 / state) if state != 0.0 else ZERO
+        sum_gradient(w, d, at, low, high, padded_keys, inverse)
+    elif rule == MEAN:
+        scale_row(d, at, low, high, padded_keys, np.float32(1.0 / np.float64(max(visible, N1))))
+    elif rule == IDENTITY:
+        scale_row(d, at, low, high, padded_keys, ONE)
+    elif rule == SIGMOID:
+        sigmoid_gradient(w, d, at, low, high, padded_keys)
+    elif rule == HARD:
+        clear(d, at, at + padded_keys)
+    else:
+        part = slice(at + low, at + high)
+        project_row_back(w[part], d[part], alpha, False, state, 0.0, spare[: high - low], columns)
+        clear(d, at, at + low)
+        clear(d, at + high, at + padded_keys)
+    return mean
+
+
+@inlined
+def _load_item(sizes, item, like, address, strides, first, last, width, to, padded_width, padded_rows):
+    """Copy rows of an item of a tensor into a table."""
+    start, by_row, by = _place(sizes, strides, item), sizes[strides + 3], sizes[strides + 4]
+    load(_values_at(address, like), start, by_row, by, first, last, width, to, padded_width, padded_rows)
+
+
+@inlined
+def _store_item(sizes, item, like, x, at, first, rows, width, padded_width, address, strides):
+    """Copy rows of a table to those of an item of a tensor that begin at `first`."""
+    by_row, by = sizes[strides + 3], sizes[strides + 4]
+    to = _place(sizes, strides, item) + first * by_row
+    store(x, at, rows, width, padded_width, _values_at(address, like), to, by_row, by)
+
+
+@inlined
+def _load_operands(
+    sizes, item, like, query, key, value, first, last, mask, q, k, v, padded_rows, padded_keys, padded_width,
+    padded_value_width, ends, ranges, seen,
+):  # fmt: skip
+    """Copy an item's operands, zeros for what no query sees and for queries that see nothing."""
+    queries, width, value_width = sizes[2], sizes[4], sizes[5]
+    low, high = _find_ends(sizes, item, first, last, padded_rows, ends, ranges)
+    _load_item(sizes, item, like, query, QUERY, N0, queries, width, q, padded_width, padded_rows)
+    _load_item(sizes, item, like, key, KEY, low, high, width, k, padded_width, padded_keys)
+    _load_item(sizes, item, like, value, VALUE, low, high, value_width, v, padded_value_width, padded_keys)
+    if first != N0 or last != N0:
+        _clear_blind(q, padded_width, queries, ends)
+    if mask != N0 or min(first, last) != N0:
+        _find_seen(sizes, item, mask, ends, low, high, seen)
+        _clear_hidden(k, padded_width, low, high, seen)
+        _clear_hidden(v, padded_value_width, low, high, seen)
+
+
+@inlined
+def _weigh_row(
+    sizes, item, r, shape, power, rule, scale, alpha, sink, mask, bias, drop, s, at, low, high, padded_keys, near,
+    columns,
+):  # fmt: skip
+    """s ← the weights of a row from its products, without dropout; return the row state and how many it sees."""
+    hidden = np.float32(-np.inf) if rule == SOFTMAX or rule >= HARD else ZERO
+    shape_row(shape, power, s, at, low, high, scale, hidden)
+    visible = high - low
+    if bias != N0:
+        _add_bias(sizes, item, r, bias, s, at, low, high)
+    if mask != N0:
+        visible = _hide(sizes, item, r, mask, s, at, low, high, hidden)
+    state = _weigh(rule, s, at, low, high, padded_keys, visible, sink, alpha, near, columns)
+    if mask != N0 and rule == SIGMOID:
+        _hide(sizes, item, r, mask, s, at, low, high, ZERO)
+    return state, visible
+
+
+def _forward(
+    start, stop, sizes, shape, rule, distances, scale, power, alpha, query, key, value, first, last, mask, bias,
+    parameter, out, state, drop, like, floats, doubles, rows,
+):  # fmt: skip
+    """Compute the items start to stop.
+
+    Args:
+        start, stop: the range of items, counted over three leading dimensions.
+        sizes: the last two leading dimensions, Q, K, F and V, and then the strides of all tensors.
+        shape, power: the function that follows the products, as in `weights_kernel`.
+        rule: the number of a normalizer, as there or above.
+        distances: whether squared distances take the place of products.
+        scale: multiplies the products.
+        alpha: of entmax; 2 is sparsemax.
+        query, key, value: addresses.
+        first, last: addresses of the range of keys that a row sees, int32; 0 for none.
+        mask, bias: addresses, of bytes and float32, over (Q, K); 0 for none.
+        parameter: the address of the sink, or a sigmoid's bias, of each item, float32; 0 for none.
+        out: the address of the output.
+        state: the address of the row states, (items, Q), float64; 0 if not requested.
+        drop: seed, threshold and the bits of 1/(1 − p) of dropout; empty for none.
+        like: an empty array of the operands' type.
+        floats, doubles, rows: scratch of this thread: (Q, F), (K, F), (K, V), (F, K), (8, K), (8, V) and 64
+            numbers; (K + 1) numbers, and K more; two for each row, and for each eight rows.
+    """
+    queries, keys, width, value_width = sizes[2], sizes[3], sizes[4], sizes[5]
+    padded_rows, padded_keys = round_up(queries), round_up(keys)
+    padded_width, padded_value_width = round_up(width), round_up(value_width)
+    ends, ranges = rows[:padded_rows], rows[padded_rows:]
+    at_k = padded_rows * padded_width
+    at_v = at_k + padded_keys * padded_width
+    at_t = at_v + padded_keys * padded_value_width
+    at_s = at_t + padded_keys * padded_width
+    at_o = at_s + BLOCK * padded_keys
+    end = at_o + BLOCK * padded_value_width
+    q, k, v, t, s = floats[:at_k], floats[at_k:at_v], floats[at_v:at_t], floats[at_t:at_s], floats[at_s:at_o]
+    o, columns, near = floats[at_o:end], floats[end:], doubles[: keys + N1]
+    seen = doubles[keys + N1 :].view(np.uint64)
+    states, parameters = _doubles_at(state, 0), _floats_at(parameter, 0)
+    for item in range(start, stop):
+        _load_operands(
+            sizes, item, like, query, key, value, first, last, mask, q, k, v, padded_rows, padded_keys, padded_width,
+            padded_value_width, ends, ranges, seen,
+        )  # fmt: skip
+        transpose_to_panels(k, padded_keys, padded_width, t)
+        sink = np.float32(-np.inf)
+        if parameter != N0:
+            sink = parameters[_place(sizes, PARAMETER, item)]
+        for block in range((queries + BLOCK - N1) // BLOCK):
+            # A block's scores and weights stay in the L1 cache.
+            if distances:
+                distances_to_panels(s, N0, padded_keys, q, padded_width, t, ranges, block)
+            else:
+                multiply_panels(s, N0, padded_keys, q, padded_width, t, ranges, block)
+            count = min(BLOCK, queries - block * BLOCK)
+            clear(s, count * padded_keys, BLOCK * padded_keys)
+            for i in range(count):
+                r, at = block * BLOCK + i, i * padded_keys
+                low, high = ends[r, 0], ends[r, 1]
+                row_state, _ = _weigh_row(
+                    sizes, item, r, shape, power, rule, scale, alpha, sink, mask, bias, drop, s, at, low, high,
+                    padded_keys, near, columns,
+                )  # fmt: skip
+                if state != N0:
+                    states[item * queries + r] = row_state
+                if drop.size:
+                    bits, keep = row_bits(drop[0], item * queries + r), np.float32(drop[2:3].view(np.float64)[0])
+                    _drop(s, at, low, high, bits, drop[1], keep)
+            multiply_visible(o, N0, padded_value_width, s, N0, padded_keys, v, ranges, block)
+            _store_item(sizes, item, like, o, N0, block * BLOCK, count, value_width, padded_value_width, out, OUT)
+
+
+def _backward(
+    start, stop, sizes, shape, rule, distances, scale, power, alpha, query, key, value, first, last, mask, bias,
+    parameter, grad, d_query, d_key, d_value, d_parameter, drop, like, floats, doubles, rows,
+):  # fmt: skip
+    """Compute the gradients of the items start to stop, with recomputed weights.
+
+    Args:
+        start, stop, sizes, shape, rule, distances, scale, power, alpha, query, key, value, first, last, mask, bias,
+            parameter, drop, like: as `forward`.
+        grad: the address of the output's gradient, whose strides take the place of the output's.
+        d_query, d_key, d_value: addresses of the gradients.
+        d_parameter: the address of the gradient of each item's sink, float64; 0 if not requested.
+        floats, doubles, rows: scratch of this thread: (Q, F), (K, F), (K, V), (Q, V), the largest of these,
+            (K, V), twice (Q, K), twice K and 64 numbers; (K + 1) numbers, and K more; two for each row, and for each
+            eight rows.
+    """
+    queries, keys, width, value_width = sizes[2], sizes[3], sizes[4], sizes[5]
+    padded_rows, padded_keys = round_up(queries), round_up(keys)
+    padded_width, padded_value_width = round_up(width), round_up(value_width)
+    ends, ranges = rows[:padded_rows], rows[padded_rows:]
+    at_k = padded_rows * padded_width
+    at_v = at_k + padded_keys * padded_width
+    at_g = at_v + padded_keys * padded_value_width
+    at_t = at_g + padded_rows * padded_value_width
+    at_u = at_t + max(padded_rows, padded_keys) * max(padded_width, padded_value_width)
+    at_s = at_u + padded_keys * padded_value_width
+    at_d = at_s + padded_rows * padded_keys
+    at_x = at_d + padded_rows * padded_keys
+    at_y = at_x + padded_keys
+    end = at_y + padded_keys
+    q, k, v, g, t = floats[:at_k], floats[at_k:at_v], floats[at_v:at_g], floats[at_g:at_t], floats[at_t:at_u]
+    u, s, d, x, spare = floats[at_u:at_s], floats[at_s:at_d], floats[at_d:at_x], floats[at_x:at_y], floats[at_y:end]
+    columns, near, seen = floats[end:], doubles[: keys + N1], doubles[keys + N1 :].view(np.uint64)
+    parameters, d_parameters = _floats_at(parameter, 0), _doubles_at(d_parameter, 0)
+    # The gradient of ‖q − k‖² with respect to q is 2(q − k).
+    factor = scale * TWO if distances else scale
+    has_slope = rule != HARD and shape != BOXCAR
+    for item in range(start, stop):
+        _load_operands(
+            sizes, item, like, query, key, value, first, last, mask, q, k, v, padded_rows, padded_keys, padded_width,
+            padded_value_width, ends, ranges, seen,
+        )  # fmt: skip
+        _load_item(sizes, item, like, grad, OUT, N0, queries, value_width, g, padded_value_width, padded_rows)
+        if first != N0 or last != N0:
+            _clear_blind(g, padded_value_width, queries, ends)
+        transpose_to_panels(k, padded_keys, padded_width, t)
+        if has_slope:
+            transpose_to_panels(v, padded_keys, padded_value_width, u)
+        sink, g_sink = np.float32(-np.inf), 0.0
+        if parameter != N0:
+            sink = parameters[_place(sizes, PARAMETER, item)]
+        for block in range(padded_rows // BLOCK):
+            to = block * BLOCK * padded_keys
+            if distances:
+                distances_to_panels(s, to, padded_keys, q, padded_width, t, ranges, block)
+            else:
+                multiply_panels(s, to, padded_keys, q, padded_width, t, ranges, block)
+            if has_slope:
+                multiply_panels(d, to, padded_keys, g, padded_value_width, u, ranges, block)
+            stop_row = min(block * BLOCK + BLOCK, queries)
+            for r in range(block * BLOCK, stop_row):
+                at, low, high = r * padded_keys, ends[r, 0], ends[r, 1]
+                if has_slope and shape != LINEAR:
+                    for j in range(low // LANES * LANES, round_up(high)):
+                        x[j] = s[at + j]
+                row_state, visible = _weigh_row(
+                    sizes, item, r, shape, power, rule, scale, alpha, sink, mask, bias, drop, s, at, low, high,
+                    padded_keys, near, columns,
+                )  # fmt: skip
+                bits, keep = np.uint32(0), ONE
+                if drop.size:
+                    bits, keep = row_bits(drop[0], item * queries + r), np.float32(drop[2:3].view(np.float64)[0])
+                    if has_slope:
+                        _drop(d, at, low, high, bits, drop[1], keep)
+                if has_slope:
+                    mean = _unweigh(
+                        rule, s, d, at, low, high, padded_keys, visible, row_state, alpha, spare, columns
+                    )  # fmt: skip
+                    if sink != -np.inf and rule == SOFTMAX:
+                        g_sink -= np.exp(np.float64(sink) - row_state) * mean
+                    shape_gradient(shape, power, d, at, x, low, high, scale, factor)
+                    if mask != N0:
+                        _hide(sizes, item, r, mask, d, at, low, high, ZERO)
+                if drop.size:
+                    _drop(s, at, low, high, bits, drop[1], keep)
+            clear(s, stop_row * padded_keys, (block + N1) * BLOCK * padded_keys)
+            clear(d, stop_row * padded_keys, (block + N1) * BLOCK * padded_keys)
+        if d_parameter != N0:
+            d_parameters[item] = g_sink
+        multiply_transposed(t, padded_value_width, padded_keys, s, padded_keys, g, ranges, padded_rows, v, False)
+        _store_item(sizes, item, like, t, N0, N0, keys, value_width, padded_value_width, d_value, D_VALUE)
+        if has_slope:
+            multiply_transposed(t, padded_width, padded_keys, d, padded_keys, q, ranges, padded_rows, k, distances)
+            _store_item(sizes, item, like, t, N0, N0, keys, width, padded_width, d_key, D_KEY)
+            for block in range(padded_rows // BLOCK):
+                to, row = block * BLOCK * padded_width, block * BLOCK * padded_keys
+                if distances:
+                    low, high = ranges[block, 0], max(ranges[block, 0], ranges[block, 1])
+                    weighted_differences(
+                        t, to, padded_width, d, row + low, padded_keys, N1, k, low * padded_width, padded_width,
+                        high - low, q, to, padded_width,
+                    )  # fmt: skip
+                else:
+                    multiply_visible(t, to, padded_width, d, row, padded_keys, k, ranges, block)
+            _store_item(sizes, item, like, t, N0, N0, queries, width, padded_width, d_query, D_QUERY)
+
+
+def _kernels(function, addresses):
+    """Return a kernel for each type of operands, float32 and the bits of bfloat16, by the size of a number."""
+    signature = (
+        f"void(u8, u8, u8[::1], i8, i8, b1, F, f8, f8, {'u8, ' * addresses}u8[::1], T[::1], F[::1], f8[::1], u8[:,::1])"
+    )
+    return {
+        size: Kernel(function, signature.replace("T", letter), scratch=3, single=True)
+        for size, letter in ((4, "f4"), (2, "u2"))
+    }
+
+
+forward, backward = _kernels(_forward, 10), _kernels(_backward, 13)

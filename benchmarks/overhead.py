@@ -12,6 +12,7 @@ speeds relative to the eager lines.
     python -m benchmarks.overhead --only gaussian    those whose name holds this text; others keep what was measured
     python -m benchmarks.overhead --sizes 16 32      some sizes
     python -m benchmarks.overhead --rounds 10        fewer rounds
+    python -m benchmarks.overhead --threads 2        with more threads, in wall time; printed, not kept
     python -m benchmarks.overhead --plot             only draw again what was measured
     python -m benchmarks.overhead --write            only write the tables of docs/project/benchmarks.md
 
@@ -278,11 +279,12 @@ def _bound(func: Any) -> Callable[..., Any]:
 
 
 def _time(call: Callable[[], object], count: int) -> float:
-    """Return the microseconds of processor time of one call, averaged over a round."""
-    start = time.thread_time()
+    """Return the microseconds of one call, averaged over a round: of processor time, if it has one thread."""
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    start = clock()
     for _ in range(count):
         call()
-    return (time.thread_time() - start) / count * 1e6
+    return (clock() - start) / count * 1e6
 
 
 def measure(cell: Cell, rounds: int) -> dict[str, Any]:
@@ -366,6 +368,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cells whose name holds this text")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="numbers of keys")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often the contenders alternate")
+    parser.add_argument("--threads", type=int, default=1, help="PyTorch's threads; with more than one, keep nothing")
     parser.add_argument("--print", action="store_true", dest="only_print", help="keep nothing")
     parser.add_argument("--plot", action="store_true", help="draw what was measured")
     parser.add_argument("--write", action="store_true", help="write the tables of the page from what was measured")
@@ -373,14 +376,14 @@ def main() -> None:
     if given.write:
         write()
         return
-    torch.set_num_threads(1)
+    torch.set_num_threads(given.threads)
     rows: dict[str, Any] = {}
     for cell in cells(given.sizes) if not given.plot else ():
         if given.only in str(cell):
             rows[str(cell)] = row = measure(cell, given.rounds)
             times = "   ".join(f"{own} {row[f'{own}_us']:.0f} us" for own in ("floor", "eager", "auto"))
             print(f"{row['speed'][1]:.2f}  {cell}: {times}", flush=True)
-    if not given.only_print:
+    if not given.only_print and given.threads == 1:
         if rows:
             keep(RESULTS, rows)
         draw(read(RESULTS)[processor()])

@@ -296,7 +296,7 @@ class Trial:
     def allowed(self, backend: str) -> dict[str, float]:
         """The multiple of the limit that this backend's gradients may reach."""
         own = backend == "rowwise" and not self.case.score.name.startswith(("squared_distance", "gaussian"))
-        if own or backend not in FLASH or self.case.dtype != torch.float32:
+        if own or backend.split(".", maxsplit=1)[0] not in FLASH or self.case.dtype != torch.float32:
             return {}
         multiple = of_flash(largest(self._pairs(self._score, torch.float64)))
         return {GRADIENT + name: multiple for name in self.inputs.leaves}

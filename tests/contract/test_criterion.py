@@ -66,7 +66,7 @@ FAULTS = {
         case(),
         {_ATEN._softmax_backward_data.default: softmax_backward_in_bfloat16},
     ),
-    "a rounded lse": ("sdpa", case(), {_FLASH: lse_rounded}),
+    "a rounded lse": ("sdpa.flash", case(), {_FLASH: lse_rounded}),
 }
 """A backend, a mechanism that it computes, and the fault.
 

@@ -250,7 +250,10 @@ class _Bound:
         self._empty = np.empty(0, np.float32 if self._dtype == torch.float32 else np.uint16)
         self._items, self._leading = problem.rows, problem.leading
         self._output_shape = torch.Size((*problem.leading, problem.queries, problem.value_width))
-        self._shapes = query.shape, key.shape, call.value.shape
+        shapes: tuple[torch.Size, ...] = query.shape, key.shape, call.value.shape
+        if not self._as_given:
+            shapes = tuple(torch.Size((*problem.leading, *shape[-2:])) for shape in shapes)
+        self._shapes = shapes
         self._sizes = problem.queries, problem.keys, query.shape[-1], problem.value_width
         self._layouts: dict[Any, _Layout] = {}
         numbers = self._items * problem.queries * problem.keys * problem.width
@@ -294,7 +297,9 @@ class _Bound:
                 call = call.without_hidden_keys()
             query, key, scale = call.score.prepare(call.query, call.key).with_number()
             assert scale == self._scale
-            query, key, value = (x if x.dtype == self._dtype else x.to(self._dtype) for x in (query, key, call.value))
+            operands = (x if x.dtype == self._dtype else x.to(self._dtype) for x in (query, key, call.value))
+            # Hidden keys may differ between the items that shared them.
+            query, key, value = (x.expand(shape) for x, shape in zip(operands, self._shapes, strict=True))
         if self._plain:
             return _Operands(query, key, value, *(None,) * 5, scale, _NOTHING, call.visibility, None, 0.0)
         first, last = call.visibility.bounds or (None, None)

@@ -63,10 +63,8 @@ def _array_at(kind_of):
         array = kind_of(like)
 
         def make(context, builder, signature, arguments):
-            from numba.np.arrayobj import make_array, populate_array
-
-            result, size, word = make_array(array)(context, builder), array.dtype.bitwidth // 8, ir.IntType(64)
-            populate_array(
+            result, size, word = context.make_array(array)(context, builder), array.dtype.bitwidth // 8, ir.IntType(64)
+            context.populate_array(
                 result,
                 data=builder.inttoptr(arguments[0], result.data.type),
                 shape=[word(1 << 48)],
@@ -410,6 +408,7 @@ def _backward(
     # The gradient of ‖q − k‖² with respect to q is 2(q − k).
     factor = scale * TWO if distances else scale
     has_slope = rule != HARD and shape != BOXCAR
+    needs_scores = has_slope or d_parameter != N0
     for item in range(start, stop):
         _load_operands(
             sizes, item, like, query, key, value, first, last, mask, q, k, v, padded_rows, padded_keys, padded_width,
@@ -419,7 +418,7 @@ def _backward(
         if first != N0 or last != N0:
             _clear_blind(g, padded_value_width, queries, ends)
         transpose_to_panels(k, padded_keys, padded_width, t)
-        if has_slope:
+        if needs_scores:
             transpose_to_panels(v, padded_keys, padded_value_width, u)
         sink, g_sink = np.float32(-np.inf), 0.0
         if parameter != N0:
@@ -430,7 +429,7 @@ def _backward(
                 distances_to_panels(s, to, padded_keys, q, padded_width, t, ranges, block)
             else:
                 multiply_panels(s, to, padded_keys, q, padded_width, t, ranges, block)
-            if has_slope:
+            if needs_scores:
                 multiply_panels(d, to, padded_keys, g, padded_value_width, u, ranges, block)
             stop_row = min(block * BLOCK + BLOCK, queries)
             for r in range(block * BLOCK, stop_row):
@@ -445,9 +444,9 @@ def _backward(
                 bits, keep = np.uint32(0), ONE
                 if drop.size:
                     bits, keep = row_bits(drop[0], item * queries + r), np.float32(drop[2:3].view(np.float64)[0])
-                    if has_slope:
+                    if needs_scores:
                         _drop(d, at, low, high, bits, drop[1], keep)
-                if has_slope:
+                if needs_scores:
                     mean = _unweigh(
                         rule, s, d, at, low, high, padded_keys, visible, row_state, alpha, spare, columns
                     )  # fmt: skip

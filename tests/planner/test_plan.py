@@ -137,7 +137,7 @@ def test_numbers_that_rule_out_what_was_asked_for_raise_and_auto_takes_the_next(
     x = torch.tensor([[-1e9], [1e9]]).repeat(20, 8) + torch.arange(40.0)[:, None]
     call = {"score": SquaredDistance(1.0)}
     with pytest.raises(UnsupportedError, match=r"rowwise.*too far"):
-        attention(x, x, x, backend="rowwise", **call)  # type: ignore[arg-type]
+        attention(x, x, x, backend="rowwise.distance_rows", **call)  # type: ignore[arg-type]
     expected = attention(x, x, x, backend="reference", **call)  # type: ignore[arg-type]
     torch.testing.assert_close(attention(x, x, x, **call), expected)  # type: ignore[arg-type]
 

@@ -239,12 +239,12 @@ class _Bound:
         self._as_given = query is call.query and key is call.key and not isinstance(scale, Tensor)
         self._scale: float = 1.0 if isinstance(scale, Tensor) else scale
         self._dtype = query.dtype if self._as_given else torch.promote_types(query.dtype, torch.float32)
-        self._name, self._parameter = normalizer_parts(call.normalizer)
-        self._alpha = {"sparsemax": 2.0, "entmax": self._parameter}.get(self._name, 1.5)
+        self._name, parameter = normalizer_parts(call.normalizer)
+        self._alpha = {"sparsemax": 2.0, "entmax": parameter}.get(self._name, 1.5)
         shape = _SHAPES[type(problem.pointwise).__name__]
         self._codes = shape, _RULES[problem.normalizer], problem.core == "distance"
         self._power = float(problem.pointwise.power) if isinstance(problem.pointwise, EpanechnikovShape) else 0.0
-        self._takes_sink = isinstance(call.normalizer, (Softmax, Sigmoid)) and self._parameter is not None
+        self._takes_sink = isinstance(call.normalizer, (Softmax, Sigmoid)) and parameter is not None
         self._plain = problem.mask == "all" and problem.bias == "none" and not (problem.dropout or self._takes_sink)
         self._has_slope = problem.normalizer != "hard" and shape != _SHAPES["BoxcarShape"]
         self._empty = np.empty(0, np.float32 if self._dtype == torch.float32 else np.uint16)
@@ -431,11 +431,9 @@ class _Bound:
         """Return the gradients of query, key, value and sink with a graph."""
         rank, problem = len(self._leading), self.problem
         query, key, value, sink = operands[:4]
-        parameter = self._parameter
-        if isinstance(parameter, Tensor):
-            parameter = None if sink is None else full_rank(sink[..., None, None], rank + 2)
-        elif parameter is not None:
-            parameter = torch.tensor(parameter, dtype=torch.float64, device="cpu")
+        parameter = None if sink is None else full_rank(sink[..., None, None], rank + 2)
+        if self._name == "entmax":
+            parameter = torch.tensor(self._alpha, dtype=torch.float64, device="cpu")
         terms = Terms(
             query.expand(*self._leading, *query.shape[-2:]),
             full_rank(key, rank + 2),

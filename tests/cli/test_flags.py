@@ -94,14 +94,14 @@ def test_numbers_that_no_tensor_takes_are_named(flag: str, folder: Path) -> None
 
 
 OUTPUTS = [
-    ("translate", "--attention", "x.pdf", ".pdf"),
-    ("classify", "--attention", "x.pdf", ".pdf"),
-    ("tag", "--attention", "x.pdf", ".pdf"),
-    ("generate", "--attention", "x.pdf", ".pdf"),
-    ("point", "--attention", "x.pdf", ".pdf"),
-    ("regress", "--attention", "x.pdf", ".pdf"),
+    ("translate", "--attention", "x.gif", ".gif"),
+    ("classify", "--attention", "x.gif", ".gif"),
+    ("tag", "--attention", "x.gif", ".gif"),
+    ("generate", "--attention", "x.gif", ".gif"),
+    ("point", "--attention", "x.gif", ".gif"),
+    ("regress", "--attention", "x.gif", ".gif"),
     ("regress", "--picture", "x.html", ".html"),
-    ("view", "--export", "x.pdf", ".pdf"),
+    ("view", "--export", "x.gif", ".gif"),
     ("translate", "--attention", "none/x.png", "no folder"),
     ("classify", "--attention", "none/x.png", "no folder"),
     ("view", "--export", "none/x.html", "no folder"),

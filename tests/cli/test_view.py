@@ -74,7 +74,7 @@ def test_the_address_opens_the_viewer_until_it_is_interrupted(model: Path) -> No
         (["--text", ""], ["--text"]),
         (["--file", "/none.txt"], ["/none.txt"]),
         (["--file", "/dev/zero"], ["/dev/zero", "64 MiB"]),
-        (["--text", "ab", "--export", "ab.pdf"], ["--export", ".html"]),
+        (["--text", "ab", "--export", "ab.gif"], ["--export", ".html"]),
         (["--text", "ab", "--port", "99999", "--no-browser"], ["port"]),
         (["--text", "ab" * 500], ["--text", "1000"]),
     ],

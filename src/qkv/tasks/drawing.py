@@ -33,7 +33,7 @@ class Drawing:
     Memory does not grow with the number of answers: the terminal keeps none, a file at most `MOST_WEIGHTS` weights.
 
     Args:
-        file: output file: .html, .svg or .png; None for none.
+        file: output file: .html, .svg, .png or .pdf; None for none.
         terminal: whether to draw on standard error.
 
     Example:

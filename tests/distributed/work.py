@@ -18,6 +18,7 @@ from qkv.errors import QkvError, TrainingError
 from qkv.masks import causal, documents, lengths, window
 from qkv.models.language_model import DecoderConfig, LanguageModel
 from qkv.normalizers import Entmax, Hard, Mean, Sigmoid, Softmax
+from qkv.recording import record
 from qkv.scores import Boxcar, Gaussian
 
 Counts = Sequence[int]
@@ -271,6 +272,9 @@ def refused(group: dist.ProcessGroup, what: str) -> str:
                 network(tokens, padding=torch.tensor([1, 0]))
             elif what == "cache":
                 network.read(tokens, network.read(tokens)[1])
+            elif what == "record":
+                with record(network):
+                    network(tokens)
             elif what == "ring":
                 x = torch.randn(2, 3, 4)
                 attention(x, x, x, normalizer=Entmax(), part=shard(group, method="ring"))

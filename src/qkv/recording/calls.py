@@ -18,6 +18,7 @@ from qkv.nn.projections import projections_of_torch
 from qkv.nn.pytorch import masks_of
 from qkv.normalizers.row_state import RowState
 from qkv.values.pytree import tensors_in
+from qkv.values.sharded import is_sharded
 
 _SIGNATURE = signature(nn.MultiheadAttention.forward)
 
@@ -69,6 +70,9 @@ class RecordedCall:
         if any(map(torch._C._functorch.is_functorch_wrapped_tensor, (self.query, self.key, self.value))):
             hint = "Record a call without vmap, grad or jvp, whose tensors end with it."
             raise UnsupportedError("record", "a call outside of torch.func", "a transformed one", hint)
+        if is_sharded():  # this process has a part of the keys
+            hint = "Record the model in one process, outside of the shard."
+            raise UnsupportedError("record", "a call over a whole sequence", "one process's part of it", hint)
         object.__setattr__(self, "_versions", self._now())
 
     @torch.no_grad()

@@ -36,7 +36,7 @@ def show(stream: StringIO) -> str:
 
 def test_where_nobody_watches_there_are_plain_lines():
     assert show(StringIO()) == (
-        "step 1,200/5,000  loss 2.3104  lr 7.07e-04  12,346 tokens/s  3 min 20 s left\n"
+        "step 1,200/5,000  loss 2.3104  lr 7.07e-04  12,346 tokens/s  3 min 20 s left  1 min 0 s passed\n"
         "step 1,500: bleu 31.24, loss 1.9 nats (best so far)\n"
         "step 2,000: bleu 30\n"
         "Something [bold]odd[/bold].\n"
@@ -80,11 +80,11 @@ def test_a_bar_that_has_validated_shows_its_loss_again_and_lines_break_between_w
     stream = Terminal()
     bar = Bar(stream, 10)
     figures = [Figure(name, 0.5, "") for name in ("accuracy", "macro_f1", "precision")]
-    for event in (Updated(10, 0.25), Validating(10), Validated(10, figures, True)):
+    for event in (LOGGED, Updated(10, 0.25), Validating(10), Validated(10, figures, True)):
         bar(event)
     bar.close()
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
-    assert text.rstrip().endswith("10/10 loss 0.2500")
+    assert text.rstrip().endswith("10/10 loss 2.3104")  # the mean of the log, never that of one batch
     assert "step 10: accuracy 0.5 %, macro_f1 0.5 %,\nprecision 0.5 (best so far)\n" in text
 
 
@@ -102,7 +102,7 @@ def test_lines_are_written_at_least_every_so_many_seconds():
     try:
         assert "starting" in written.next()
         lines(Updated(7, 2.5))
-        assert written.next("step 7") == "step 7/5,000  loss 2.5000  (0 s ago)\n"
+        assert written.next("step 7") == "step 7/5,000  (0 s ago)\n"
         lines(Validating(7))
         assert written.next("validating") == "step 7: validating  (0 s)\n"
     finally:
@@ -136,7 +136,7 @@ def test_each_update_has_a_line_if_asked_for():
     for step in (1, 2):
         listener(Updated(step, 0.5))
     listener.close()
-    assert stream.getvalue() == "step 1/10  loss 0.5000\nstep 2/10  loss 0.5000\n"
+    assert stream.getvalue() == "step 1/10  loss of this batch 0.5000\nstep 2/10  loss of this batch 0.5000\n"
 
 
 @pytest.mark.parametrize(

@@ -64,9 +64,9 @@ class ProgressLines:
         """Write a line for events that have one."""
         match event:
             case Updated(step, loss):
-                self._begin(f"step {step:,}/{self._steps:,}  loss {loss:.4f}", " ago")
+                self._begin(f"step {step:,}/{self._steps:,}", " ago")
                 if self._every:
-                    self._write(self._phase)
+                    self._write(f"{self._phase}  loss of this batch {loss:.4f}")
             case Validating(step):
                 self._begin(f"step {step:,}: validating")
             case Validated(step):
@@ -116,8 +116,7 @@ class Bar:
     def __call__(self, event: Event) -> None:
         """Advance the bar, or write a line above it."""
         match event:
-            case Updated(step, loss):
-                self._loss = f"loss {loss:.4f}"
+            case Updated(step):
                 self._progress.update(self._task, completed=step, text=self._loss + self._rest)
             case Logged(step):
                 self._loss, self._rest = f"loss {event.loss:.4f}", self._rest_that_fits(event)
@@ -165,8 +164,8 @@ class NotebookBar:
     def __call__(self, event: Event) -> None:
         """Advance the bar, at most four times a second between lines of the log."""
         match event:
-            case Updated(step, loss):
-                self._step, self._text = step, f"loss {loss:.4f}"
+            case Updated(step):
+                self._step = step
                 if time.monotonic() - self._last_shown_at < 0.25:
                     return
             case Logged(step):
@@ -238,7 +237,8 @@ def _line(event: Event, steps: int, unit: str) -> str:
     """Return the line about an event, or an empty one; messages may contain paths, and figures any name."""
     match event:
         case Logged():
-            return "  ".join((f"step {event.step:,}/{steps:,}", f"loss {event.loss:.4f}", *_rates(event, unit)))
+            passed = f"{duration(event.seconds)} passed"
+            return "  ".join((f"step {event.step:,}/{steps:,}", f"loss {event.loss:.4f}", *_rates(event, unit), passed))
         case Validated(step, figures, better) if figures:
             return harmless(f"step {step:,}: {show_figures(figures)}{' (best so far)' if better else ''}")
         case Said(text):

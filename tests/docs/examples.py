@@ -152,6 +152,8 @@ class Shell:
                 words = [*words, "--export", "page.html"]
             case ["qkv", "train", task, *_] if task in SMALL and "--print-config" not in words:
                 words = [*words, *_small(task, words)]
+            case ["qkv", "compare", task, *_]:
+                words = [*words, *SMALL[task], "--steps", "2", "--seeds", "1"]
             case ["qkv", *_]:
                 pass
             case _:

@@ -224,7 +224,8 @@ def locate(path: Path, say: Callable[[str], None] = to_stderr) -> Path:
 
     Args:
         path: a checkpoint, a run folder (its best checkpoint, else its newest complete one), or the file `RUN/best`.
-        say: called with a message for each damaged checkpoint that is skipped; prints to standard error by default.
+        say: called with a message for each damaged checkpoint that is skipped, and if the run has no best one yet;
+            prints to standard error by default.
 
     Returns:
         The folder of one checkpoint.
@@ -251,4 +252,5 @@ def locate(path: Path, say: Callable[[str], None] = to_stderr) -> Path:
     if newest is None:
         hint = f"Give the run folder ({setting('out')}) of a training, or one checkpoint in it."
         raise CheckpointError(str(path), "a checkpoint or a run folder", "a folder without checkpoints", hint)
+    say(f"qkv: {path}: its training was not validated yet: this is its newest checkpoint, {newest.name}.")
     return newest

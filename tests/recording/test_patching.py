@@ -154,7 +154,7 @@ def test_nested_changes_act_one_after_the_other() -> None:
 
 def test_a_mean_leaves_out_padding() -> None:
     """Worked by hand: outputs of the positions 0 to 5 of the first text, and 0 to 3 of the second."""
-    model = TransformerTranslator(TransformerConfig(12, width=16, heads=2, feed_forward=8)).double().eval()
+    model = TransformerTranslator(TransformerConfig(size=12, width=16, heads=2, feed_forward=8)).double().eval()
     source, target = torch.randint(3, 12, (2, 6)), torch.randint(3, 12, (2, 5))
     layer = "encoder.1.self_attention.attention"
     outputs: list[Tensor] = []
@@ -183,7 +183,7 @@ def seen_outputs(module: Any, run: Callable[[], Any]) -> list[Tensor]:
 
 @pytest.mark.parametrize("wiring", ["bahdanau", "luong"])
 def test_a_mean_of_cross_attention_and_of_one_head_without_a_dimension(wiring: Any) -> None:
-    config = RecurrentConfig(12, wiring=wiring, embedding=6, hidden=5, attention=4)
+    config = RecurrentConfig(size=12, wiring=wiring, embedding=6, hidden=5, attention=4)
     model = RecurrentTranslator(config).double().eval()
     source, target = torch.randint(3, 12, (2, 6)), torch.randint(3, 12, (2, 5))
     with torch.no_grad(), qkv.record(model) as trace:
@@ -217,7 +217,7 @@ def test_a_recurrent_decoder_has_the_gradients_of_its_changed_steps() -> None:
 
 
 def test_a_pass_of_several_calls_is_followed_call_by_call() -> None:
-    model = RecurrentTranslator(RecurrentConfig(12, embedding=6, hidden=5, attention=4)).double().eval()
+    model = RecurrentTranslator(RecurrentConfig(size=12, embedding=6, hidden=5, attention=4)).double().eval()
     source, target = torch.randint(3, 12, (1, 6)), torch.randint(3, 12, (1, 5))
     lengths = torch.tensor([6])
     with torch.no_grad(), qkv.record(model) as trace:
@@ -232,7 +232,7 @@ def test_a_pass_of_several_calls_is_followed_call_by_call() -> None:
 
 def test_a_generation_runs_with_changed_heads() -> None:
     """Steps of a decoding, which otherwise read the layers' weights, give what the whole model gives."""
-    model = TransformerTranslator(TransformerConfig(12, width=16, heads=2, feed_forward=8)).double().eval()
+    model = TransformerTranslator(TransformerConfig(size=12, width=16, heads=2, feed_forward=8)).double().eval()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.6)
     source = torch.randint(3, 12, (2, 6))
@@ -303,7 +303,7 @@ def test_layers_of_pytorch_are_changed_too(batch_first: bool) -> None:
 
 
 def test_a_recording_inside_sees_the_changed_inputs() -> None:
-    model = TransformerTranslator(TransformerConfig(12, width=16, heads=2, feed_forward=8)).double().eval()
+    model = TransformerTranslator(TransformerConfig(size=12, width=16, heads=2, feed_forward=8)).double().eval()
     source, target = torch.randint(3, 12, (2, 6)), torch.randint(3, 12, (2, 5))
     first, second = "encoder.0.self_attention.attention", "encoder.1.self_attention.attention"
     with torch.no_grad(), qkv.record(model) as plain:

@@ -8,7 +8,7 @@ memory during the step above that before it, free pages returned, the largest of
 time: that of one process, divided by the number of processes, over the longest of them; on as many idle cores that is
 wall time, but for the wait for messages. Bytes are those that a process sent in a step, and those of its plan.
 
-Results go to benchmarks/results/one_sequence.json, by processor.
+Results are kept by processor, in `RESULTS`.
 """
 
 import argparse

@@ -37,9 +37,9 @@ def compare(
             has them, if scores are compared.
         device: compute device.
         quiet: whether to show no progress on standard error.
-        settings: the settings of the task, as for `qkv.train`; a list has the values to compare. `test_data`,
-            `test_source`, `test_target` or `test_text` name files to test on; without them figures are those of the
-            validation, and no p-value is computed.
+        settings: the settings of the task, as for `qkv.train`; a list has the values to compare. Those
+            of the task's evaluation that name files, with "test_" before them, name files to test on; without them
+            figures are those of the validation, and no p-value is computed.
 
     Returns:
         The table: a row for each combination, the best first. Ctrl-C returns what is complete.

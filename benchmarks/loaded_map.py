@@ -24,7 +24,9 @@ from benchmarks.viewer import asked, resident, spread
 
 import qkv
 from qkv.data.tokenizer import Tokenizer
-from qkv.hub.families.load import PublishedConfig
+from qkv.hub.families.load import build_as
+from qkv.hub.published import PublishedConfig
+from qkv.models.language_model import LanguageModel
 from qkv.tasks.load import load
 from qkv.view.answers.maps import PYRAMIDS, TILES
 from qkv.view.server.serve import Serving
@@ -61,7 +63,8 @@ def write_folder(folder: Path, text: str, length: int) -> None:
         "hidden_act": "silu",
     }
     tokenizer = Tokenizer.learn([text[:50_000]], size=VOCABULARY)
-    qkv.hub.save(PublishedConfig(json.dumps(table), "lm_head.weight").build(), folder, tokenizer=tokenizer)
+    model = build_as(PublishedConfig(json.dumps(table), "lm_head.weight"), LanguageModel, "a language model")
+    qkv.hub.save(model, folder, tokenizer=tokenizer)
 
 
 def long_text(words: int) -> str:

@@ -12,7 +12,7 @@ from qkv.checkpoint.rotation import latest_complete
 from qkv.data.corpus import fingerprint
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, setting
-from qkv.hub.families.load import published_folder
+from qkv.hub.published import published_folder
 from qkv.settings import defaults_of
 from qkv.tasks.runs import Trained, digest_of, load_trained, tokenizer_of
 from qkv.tasks.settings import TaskSettings

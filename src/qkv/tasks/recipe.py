@@ -16,7 +16,7 @@ from qkv.tasks.tokenizing import with_known_tokens
 from qkv.training_settings import Settings as Training
 
 if TYPE_CHECKING:
-    from qkv.hub.families.load import PublishedConfig
+    from qkv.hub.published import PublishedConfig
     from qkv.training.protocols import Task
 
 Tables = Mapping[str, Mapping[str, Any]]

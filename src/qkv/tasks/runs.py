@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,26 +15,20 @@ from qkv.checkpoint.rotation import locate
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, OutOfMemoryError
 from qkv.files import FREE, as_path, room_for
-from qkv.hub.families.load import (
-    PUBLISHED,
-    PublishedConfig,
-    StackModel,
-    published_digest,
-    published_folder,
-    read_folder,
-    tokens_read,
-)
-from qkv.hub.families.tokenizer import read_tokenizer
 from qkv.hub.folder import Folder
+from qkv.hub.published import PUBLISHED, PublishedConfig, published_folder
 from qkv.settings import as_dict, build
 from qkv.tasks.notes import note
 from qkv.values.devices import as_device
+
+if TYPE_CHECKING:
+    from qkv.hub.families.load import StackModel
 
 OTHER_VERSION = "It was written by another version: retrain, or install that version."
 """A hint about a configuration that does not have what a model needs."""
 _MISFIT = (ConfigError, RuntimeError, ValueError, TypeError, OverflowError)
 M = TypeVar("M", bound=nn.Module)
-S = TypeVar("S", bound=StackModel)
+S = TypeVar("S", bound="StackModel")
 _INITIALIZERS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
 
 
@@ -113,13 +107,25 @@ def digest_of(run: str | Path) -> str:
     """
     path = as_path(run, "run")
     other_library = published_folder(path)
-    return verify(locate(path, note)).digest if other_library is None else published_digest(other_library)
+    if other_library is None:
+        return verify(locate(path, note)).digest
+    from qkv.hub.families.load import published_digest
+
+    return published_digest(other_library)
 
 
 def tokenizer_of(contents: Contents) -> Tokenizer | None:
     """Return the tokenizer of a checkpoint, if it has one."""
-    text = contents.tokenizer
-    return None if text is None else Tokenizer.from_json(text, tokens_read(contents.config))
+    text, table = contents.tokenizer, contents.config.get("model")
+    size = _size(table) if isinstance(table, Mapping) and table.get("model") == PUBLISHED else None
+    return None if text is None else Tokenizer.from_json(text, size)
+
+
+def _size(table: Mapping[str, Any]) -> int:
+    """Return how many tokens a published model reads; that of ours is said by its tokenizer."""
+    from qkv.hub.families.load import described
+
+    return described(build(PublishedConfig, table, "model")).config.size
 
 
 def open_published(folder: Folder) -> Trained:
@@ -134,12 +140,15 @@ def open_published(folder: Folder) -> Trained:
     Raises:
         CheckpointError: the folder does not hold what it should.
     """
+    from qkv.hub.families.load import read_folder
+    from qkv.hub.families.tokenizer import read_tokenizer
+
     pretrained = read_folder(folder)
     settings = pretrained.checkpoint_config
     longest = pretrained.config.context
     config: dict[str, Any] = {"task": pretrained.family.task, "model": as_dict(settings), "longest": longest}
     if pretrained.config.labels:
-        config["labels"] = list(settings.labels)
+        config["labels"] = list(pretrained.labels)
     tokenizer = read_tokenizer(folder, pretrained.family, pretrained.config.size)
     text = None if tokenizer is None else tokenizer.to_json()
     return Trained(folder.path, Contents(pretrained.tensors, config, text), tokenizer, pretrained.family.task)
@@ -220,11 +229,10 @@ def rebuild_reader(trained: Trained, kind: type[S], device: str | torch.device =
     Raises:
         CheckpointError: it has another class, or the weights do not fit.
     """
-    return rebuild(lambda: _published(trained).build_as(kind, "a reader"), trained, device)
+    from qkv.hub.families.load import build_as
 
-
-def _published(trained: Trained) -> PublishedConfig:
-    return build(PublishedConfig, trained.model_table, "model")
+    published: PublishedConfig = build(PublishedConfig, trained.model_table, "model")
+    return rebuild(lambda: build_as(published, kind, "a reader"), trained, device)
 
 
 def _misfit(trained: Trained, error: Exception) -> CheckpointError:

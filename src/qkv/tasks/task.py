@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 
@@ -11,7 +11,9 @@ from qkv.errors import ConfigError, UnsupportedError, setting
 from qkv.metrics.figure import Figure
 from qkv.tasks.answering import Answers
 from qkv.tasks.runs import Trained
-from qkv.view.scene import Scene
+
+if TYPE_CHECKING:
+    from qkv.view.scene import Scene
 
 
 class Scored(NamedTuple):
@@ -54,7 +56,7 @@ class Answerer(Protocol):
             ConfigError: a setting is invalid, or a file is missing.
         """
 
-    def scene(self, text: str, tokens: int | None = None) -> Scene:
+    def scene(self, text: str, tokens: int | None = None) -> "Scene":
         """Run the model on a text, and return what every layer attends to, for the viewer.
 
         Args:

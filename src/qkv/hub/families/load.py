@@ -1,17 +1,14 @@
 """Read the folder of a model of another library: its family, and its tensors in our form."""
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, final
+from typing import Any, NamedTuple, TypeVar, final
 
 import torch
 from torch import Tensor, nn
 
 from qkv.checkpoint.json_values import decode_mapping, encode
-from qkv.checkpoint.manifest import NAME as MANIFEST
 from qkv.errors import CheckpointError, ConfigError, QkvError, nearest
 from qkv.hub.families.decoders import DECODERS
 from qkv.hub.families.encoder_decoders import ENCODER_DECODERS
@@ -21,15 +18,12 @@ from qkv.hub.families.keys import SettingsReader, labels_of
 from qkv.hub.families.rules import to_ours, to_theirs
 from qkv.hub.families.tokenizer import tokenizer_file_names
 from qkv.hub.folder import ADAPTER, CONFIG, INDEX, Folder, FolderWeights
+from qkv.hub.published import PublishedConfig
 from qkv.models.language_model import LanguageModel
 from qkv.models.parts import TransformerParts
 from qkv.models.reader import MaskedLanguageModel, TextClassifier, TextTagger
 from qkv.models.translator import TransformerTranslator
 from qkv.nn.positions import PositionEmbedding
-from qkv.settings import Option, check
-
-PUBLISHED: Literal["published"] = "published"
-"""The kind of these models in the configuration of a checkpoint."""
 
 FAMILIES: Mapping[str, Family] = {family.name: family for family in (*DECODERS, *ENCODERS, *ENCODER_DECODERS)}
 """The families that are read and written, by their `model_type`."""
@@ -45,80 +39,6 @@ _MODELS: Mapping[str, type[StackModel]] = {
 M = TypeVar("M", bound=StackModel)
 _TOO_LARGE = (RuntimeError, ValueError, TypeError, OverflowError, ConfigError)
 _MOST_FAULTS = 4
-
-
-@final
-@dataclass(frozen=True)
-class PublishedConfig:
-    """A published model as a checkpoint keeps it: its config.json, from which its parts follow.
-
-    Args:
-        settings: config.json as text.
-        stored: which tensors of the output layer the folder holds, separated by spaces.
-        context: tokens that are read at once, if fewer than the model can read.
-        dropout: in training; None for that of config.json.
-        model: its kind.
-
-    Raises:
-        ConfigError: a number is outside its range.
-    """
-
-    settings: str
-    stored: str = ""
-    context: Annotated[int | None, Option("Context length", "tokens", least=1, hint="Omit it for all.")] = None
-    dropout: Annotated[float | None, Option("Dropout in training", least=0, below=1, hint="0 disables it.")] = None
-    model: Literal["published"] = PUBLISHED
-
-    def __post_init__(self) -> None:
-        check(self, "model")
-
-    @property
-    def copy(self) -> str:
-        """Whether words are copied: never."""
-        return "none"
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The names of a classifier's labels."""
-        return labels_of(SettingsReader(decode_mapping(self.settings.encode(), CONFIG), {}, CONFIG))
-
-    def described(self) -> "Described":
-        """Return the family, and the parts of the model.
-
-        Raises:
-            ConfigError, CheckpointError: the settings are not those of a family, or the context is too long.
-        """
-        table = decode_mapping(self.settings.encode(), "model.settings")
-        family, config = describe(table, self.stored.split(), "model.settings")
-        if self.dropout is not None:
-            config = replace(config, dropout=self.dropout)
-        if self.context is None:
-            return Described(family, config)
-        if self.context > config.context:
-            hint = "Omit it, or choose less."
-            raise ConfigError("model.context", f"at most {config.context}", f"{self.context}", hint)
-        count = config.positions.count or config.context + config.positions.skipped
-        positions = replace(config.positions, count=count)
-        return Described(family, replace(config, context=self.context, positions=positions))
-
-    def build(self) -> "StackModel":
-        """Create the model, with new weights."""
-        return build(*self.described())
-
-    def build_as(self, kind: "type[M]", name: str) -> "M":
-        """Create the model, with new weights, for a task that uses models of one class.
-
-        Args:
-            kind: the class.
-            name: what such a model is called.
-
-        Raises:
-            ConfigError: it is a model of another class.
-        """
-        model = self.build()
-        if not isinstance(model, kind):
-            raise ConfigError("model.settings", name, type(model).__name__, "Use its own task.")
-        return model
 
 
 @final
@@ -141,6 +61,11 @@ class Pretrained:
     stored: tuple[str, ...] = ()
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of a classifier's labels."""
+        return labels_of(SettingsReader(self.table, {}, CONFIG))
+
+    @property
     def checkpoint_config(self) -> PublishedConfig:
         """The model as a checkpoint keeps it."""
         return PublishedConfig(self.config.settings, " ".join(self.stored))
@@ -159,17 +84,6 @@ class Described(NamedTuple):
     config: TransformerParts
 
 
-def published_folder(path: Path) -> Folder | None:
-    """Return the folder of a published model; None if the path is anything else, such as a run of this library."""
-    if not os.path.isdir(path):
-        return None
-    folder = Folder(path)
-    if folder.has(MANIFEST):
-        return None
-    is_published = folder.has(ADAPTER) or (folder.has(CONFIG) and "task" not in folder.table(CONFIG))
-    return folder if is_published else None
-
-
 def published_digest(folder: Folder) -> str:
     """Return one sha256 over every file that is read of a published model, and no other.
 
@@ -183,23 +97,41 @@ def published_digest(folder: Folder) -> str:
     return folder.digest({*settings, *tokenizer_file_names(folder), *folder.weights().files})
 
 
-def tokens_read(config: Mapping[str, Any]) -> int | None:
-    """Return how many tokens a published model reads, by the configuration of a run that continued from it.
-
-    Args:
-        config: the checkpoint's configuration.
-
-    Returns:
-        The number; None for a model of ours, whose tokenizer says it.
+def described(published: PublishedConfig) -> Described:
+    """Return the family, and the parts of a model.
 
     Raises:
-        CheckpointError, ConfigError: the model's settings are not those of a family.
+        ConfigError, CheckpointError: the settings are not those of a family, or the context is too long.
     """
-    match config.get("model"):
-        case {"model": "published", "settings": str(settings), **rest}:
-            stored = rest.get("stored")
-            return PublishedConfig(settings, stored if isinstance(stored, str) else "").described().config.size
-    return None
+    table = decode_mapping(published.settings.encode(), "model.settings")
+    family, config = describe(table, published.stored.split(), "model.settings")
+    if published.dropout is not None:
+        config = replace(config, dropout=published.dropout)
+    if published.context is None:
+        return Described(family, config)
+    if published.context > config.context:
+        hint = "Omit it, or choose less."
+        raise ConfigError("model.context", f"at most {config.context}", f"{published.context}", hint)
+    count = config.positions.count or config.context + config.positions.skipped
+    positions = replace(config.positions, count=count)
+    return Described(family, replace(config, context=published.context, positions=positions))
+
+
+def build_as(published: PublishedConfig, kind: type[M], name: str) -> M:
+    """Create a model, with new weights, for a task that uses models of one class.
+
+    Args:
+        published: the model as a checkpoint keeps it.
+        kind: the class.
+        name: what such a model is called.
+
+    Raises:
+        ConfigError: it is a model of another class.
+    """
+    model = build(*described(published))
+    if not isinstance(model, kind):
+        raise ConfigError("model.settings", name, type(model).__name__, "Use its own task.")
+    return model
 
 
 def describe(table: Mapping[str, Any], tensors: list[str], where: str) -> Described:

@@ -11,7 +11,7 @@ from torch import Tensor
 from qkv.data.batches import device_of
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, Place
-from qkv.hub.families.load import PUBLISHED
+from qkv.hub.published import PUBLISHED
 from qkv.models.configs.reader import ClassifierConfig, ReaderConfig
 from qkv.models.reader import TextClassifier, TextTagger
 from qkv.recording import record

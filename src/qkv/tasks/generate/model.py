@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from qkv.hub.families.load import PublishedConfig
+from qkv.hub.published import PublishedConfig
 from qkv.models.configs.language_model import DecoderConfig, LanguageModelConfig
 from qkv.models.language_model import LanguageModel
 from qkv.models.recurrent_language_model import RecurrentLanguageModel
@@ -25,6 +25,8 @@ def build_model(config: Config, size: int) -> TextModel:
         ConfigError: it is a published model of another task.
     """
     if isinstance(config, PublishedConfig):
-        return config.build_as(LanguageModel, "a language model")
+        from qkv.hub.families.load import build_as
+
+        return build_as(config, LanguageModel, "a language model")
     config = replace(config, size=size)
     return LanguageModel(config) if isinstance(config, DecoderConfig) else RecurrentLanguageModel(config)

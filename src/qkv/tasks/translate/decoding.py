@@ -15,7 +15,6 @@ from qkv.decode.protocol import Hypothesis, Stepper, as_beam_stepper, start_in
 from qkv.decode.sampling import Sampling, sample
 from qkv.errors import ConfigError, expect_name, setting
 from qkv.linalg.session import DecodingSession
-from qkv.recording.recorder import record
 from qkv.tasks.translate.alignment_reading import AlignmentReading
 from qkv.tasks.translate.limits import LengthLimit
 from qkv.tasks.translate.model import TranslationModel
@@ -225,6 +224,8 @@ class RecordingStepper:
     def step(self, tokens: Tensor, state: RecordedState) -> tuple[Tensor, RecordedState]:
         """Predict the next token, and record the attention weights."""
         model: Any = self.model
+        from qkv.recording.recorder import record
+
         with record(self.model, layers=[self.layer]) as trace:
             logits, after = model.step(tokens, state.state)
         weights = trace.weights(self.layer)

@@ -1,19 +1,22 @@
 """Creating translation models from their configurations."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
 
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.word_table import MARK, WordTable
 from qkv.errors import ConfigError, setting
-from qkv.hub.families.load import PublishedConfig
+from qkv.hub.published import PublishedConfig
 from qkv.models.configs.checks import expect_attention_for_features
-from qkv.models.configs.translator import MonotonicConfig, RecurrentConfig, TranslatorConfig
-from qkv.models.copying import CopyingTranslator
-from qkv.models.monotonic import MonotonicTranslator
-from qkv.models.recurrent_translator import RecurrentTranslator
-from qkv.models.translator import TransformerTranslator
+from qkv.models.configs.translator import MonotonicConfig, RecurrentConfig, TransformerConfig, TranslatorConfig
 
-TranslationModel = RecurrentTranslator | TransformerTranslator | CopyingTranslator | MonotonicTranslator
+if TYPE_CHECKING:
+    from qkv.models.copying import CopyingTranslator
+    from qkv.models.monotonic import MonotonicTranslator
+    from qkv.models.recurrent_translator import RecurrentTranslator
+    from qkv.models.translator import TransformerTranslator
+
+TranslationModel: TypeAlias = "RecurrentTranslator | TransformerTranslator | CopyingTranslator | MonotonicTranslator"
 TranslationConfig = TranslatorConfig | PublishedConfig
 
 
@@ -35,16 +38,38 @@ def build_model(config: TranslationConfig, tokenizer: Tokenizer, words: WordTabl
     if isinstance(config, PublishedConfig):
         if separate:
             expect_features(config)
-        return config.build_as(TransformerTranslator, "an encoder-decoder")
+        from qkv.hub.families.load import build_as
+        from qkv.models.translator import TransformerTranslator
+
+        return build_as(config, TransformerTranslator, "an encoder-decoder")
     config = replace(config, size=tokenizer.size)
     if not tokenizer.shared:
         config = replace(config, source_size=tokenizer.source.size)
     if separate:
         config = _with_features(config, tokenizer.source)
+    # Only the class that is built is imported.
     if isinstance(config, MonotonicConfig):
+        from qkv.models.monotonic import MonotonicTranslator
+
         return MonotonicTranslator(config, tokenizer.pad)
-    plain_model = RecurrentTranslator(config) if isinstance(config, RecurrentConfig) else TransformerTranslator(config)
-    return plain_model if config.copy == "none" else CopyingTranslator(plain_model, tokenizer.unk)
+    plain_model = _recurrent(config) if isinstance(config, RecurrentConfig) else _transformer(config)
+    if config.copy == "none":
+        return plain_model
+    from qkv.models.copying import CopyingTranslator
+
+    return CopyingTranslator(plain_model, tokenizer.unk)
+
+
+def _recurrent(config: RecurrentConfig) -> "RecurrentTranslator":
+    from qkv.models.recurrent_translator import RecurrentTranslator
+
+    return RecurrentTranslator(config)
+
+
+def _transformer(config: TransformerConfig) -> "TransformerTranslator":
+    from qkv.models.translator import TransformerTranslator
+
+    return TransformerTranslator(config)
 
 
 def _with_features(config: TranslatorConfig, tokenizer: Tokenizer) -> TranslatorConfig:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -22,9 +22,7 @@ from qkv.decode.sampling import RowKeys
 from qkv.errors import CheckpointError, ConfigError, Place, UnsupportedError, setting
 from qkv.linalg.session import DecodingSession
 from qkv.metrics.translation import WMT, BleuTokenizer
-from qkv.models.copying import CopyingTranslator
 from qkv.notebooks import table
-from qkv.recording import record
 from qkv.settings import build
 from qkv.tasks.length import expect_length, warn_cut
 from qkv.tasks.members import members_of
@@ -39,7 +37,9 @@ from qkv.tasks.translate.model import TranslationConfig, TranslationModel, build
 from qkv.tasks.translate.settings import BleuSettings, TranslateEvaluation
 from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
-from qkv.view.scene import Scene
+
+if TYPE_CHECKING:
+    from qkv.view.scene import Scene
 
 A = TypeVar("A", bound=Answerer)
 _BATCH_TOKENS = 4096
@@ -342,6 +342,8 @@ class Translator:
             ConfigError: the model has no cross-attention, or the head does not exist.
         """
         reading = reading or self.reading
+        from qkv.recording import record
+
         with torch.no_grad(), record(self.model, layers=[reading.layer]) as trace:
             self.model(*self._inputs(source, target))
         weights_TS = reading.of(trace.weights(reading.layer)[0])
@@ -382,7 +384,7 @@ class Translator:
 
         return score_translations(self, files)
 
-    def scene(self, text: str, tokens: int | None = None) -> Scene:
+    def scene(self, text: str, tokens: int | None = None) -> "Scene":
         """Translate a text, and return what every layer attends to, for the viewer.
 
         Args:
@@ -410,6 +412,8 @@ class Translator:
             For each target token, the index of the source token with the largest part in it, if more than half of its
             probability was copied; None if it was generated.
         """
+        from qkv.models.copying import CopyingTranslator
+
         if not isinstance(self.model, CopyingTranslator):
             return None
         shares, indices = self.model.origins(*self._inputs(source, target))
@@ -450,7 +454,7 @@ class Translator:
 
     def encode(self, text: str) -> OpenSource:
         """Return the tokens of a source, see `symbols`; a model that copies numbers words beyond its vocabulary."""
-        if isinstance(self.model, CopyingTranslator):
+        if getattr(self.model.config, "copy", "none") != "none":
             return encode_source(text, self.tokenizer)
         return OpenSource(tuple(self.tokenizer.source.encode(text)), ())
 

@@ -10,7 +10,7 @@ from qkv.data.corpus import fingerprint
 from qkv.data.marked_pieces import joined_words
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, on_command_line, quantity, setting
-from qkv.hub.families.load import PublishedConfig
+from qkv.hub.published import PublishedConfig
 from qkv.metrics.translation import WMT, BleuTokenizer, measures_bleu
 from qkv.settings import as_dict
 from qkv.tasks.members import write_members

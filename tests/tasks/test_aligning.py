@@ -22,6 +22,7 @@ from qkv.metrics.alignment import alignment_error_rate, parse_alignments
 from qkv.metrics.figure import Figure
 from qkv.metrics.ibm_model_1 import ExpectedLinks
 from qkv.tasks.align.file_aligner import Aligned, FileAligner, SentenceFiles
+from qkv.tasks.align.settings import AlignSettings
 from qkv.tasks.run import train_run
 from qkv.tasks.translate.aligner import NO_WORD, Aligner, join, likeliest, mutual, words_of_tokens
 from qkv.tasks.translate.alignment_reading import AGREEMENT, AlignmentReading, stored_reading
@@ -64,7 +65,20 @@ def align_files(
     chosen: AlignmentReading | None,
     how: str,
 ) -> Aligned:
-    return FileAligner(run, reverse, valid, chosen or ReadingSettings(), how, "cpu").align(files)
+    reading = chosen or ReadingSettings()
+    settings = AlignSettings(
+        reverse=reverse,
+        symmetrize=how,  # type: ignore[arg-type]
+        valid_source=valid.source,
+        valid_target=valid.target,
+        valid_data=valid.data,
+        valid_gold=valid.gold,
+        gold_from=valid.gold_from if valid.gold else 0,
+        layer=reading.layer,
+        head=reading.head,
+        when=reading.when,
+    )
+    return FileAligner(run, settings).align(files)
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import typer
-
-from qkv.cli.paths import CommandOfPaths
+from qkv.cli.flags import USE, made_command
 from qkv.cli.shards import answer_shards, shards_of
 from qkv.cli.tables import command_of_table
 from qkv.settings import as_dict
@@ -61,6 +59,4 @@ def command_of(task: str) -> Any:
     table = TASKS[task].answers if task in TASKS else None
     if table is None or task not in ANSWERS:
         return None
-    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-    command.command(task, cls=CommandOfPaths, rich_help_panel="Use")(answer_command(task, table, ANSWERS[task]))
-    return typer.main.get_command(command)
+    return made_command(task, answer_command(task, table, ANSWERS[task]), USE)

@@ -14,13 +14,11 @@ from qkv.cli.demo import demo
 from qkv.cli.evaluate import ANY_FLAGS, EvaluateCommand, evaluate
 from qkv.cli.explain import explain
 from qkv.cli.export import export
+from qkv.cli.flags import DEPLOY, LOOK, TRAIN, USE
 from qkv.cli.paths import CommandOfPaths
 from qkv.cli.train import command_of as training
 from qkv.cli.train import prepare_command
 from qkv.cli.view import view
-
-TRAIN, USE, LOOK, DEPLOY = "Train", "Use", "Look", "Deploy"
-"""The parts of the help."""
 
 
 class MadeCommands(Mapping[str, Any]):

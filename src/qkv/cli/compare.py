@@ -9,8 +9,7 @@ import typer
 
 from qkv.cli.early_exit import INTERRUPTED
 from qkv.cli.failure import guarded
-from qkv.cli.flags import flagged, option_of
-from qkv.cli.paths import CommandOfPaths
+from qkv.cli.flags import flagged, made_command, option_of
 from qkv.cli.train import flags_of
 from qkv.errors import on_command_line
 from qkv.settings import choices_of, defaults_of, help_of, hints_of, parse
@@ -114,6 +113,4 @@ def command_of(task: str) -> Any:
     """
     from qkv.tasks.catalog import TASKS, recipe_of
 
-    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-    command.command(task, cls=CommandOfPaths)(compare_command(TASKS[task], partial(recipe_of, task)))
-    return typer.main.get_command(command)
+    return made_command(task, compare_command(TASKS[task], partial(recipe_of, task)))

@@ -5,9 +5,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from qkv.cli.failure import with_torch
+from qkv.cli.flags import made_command
 from qkv.cli.paths import CommandOfPaths
 from qkv.cli.tables import command_of_table
 from qkv.tasks.settings import EvaluationSettings
@@ -51,9 +50,7 @@ def _command_of(task: str) -> Any:
 
     if task not in TASKS:
         return None
-    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-    command.command("evaluate", cls=CommandOfPaths)(command_of_table("evaluate", TASKS[task].evaluation, _evaluate))
-    return typer.main.get_command(command)
+    return made_command("evaluate", command_of_table("evaluate", TASKS[task].evaluation, _evaluate))
 
 
 def _evaluate(runs: list[Path], files: EvaluationSettings) -> None:

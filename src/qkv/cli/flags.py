@@ -1,4 +1,4 @@
-"""Flags made from settings, the flags that commands share, and signatures made of flags."""
+"""Flags made from settings, the flags that commands share, and signatures and commands made of flags."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -8,9 +8,12 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
+from qkv.cli.paths import CommandOfPaths
 from qkv.settings import choices_of, defaults_of, help_of, hints_of, options_of, parts_of
 from qkv.tasks.settings import WordTableSettings
 
+TRAIN, USE, LOOK, DEPLOY = "Train", "Use", "Look", "Deploy"
+"""The parts of the help."""
 P = ParamSpec("P")
 R = TypeVar("R")
 Run = Annotated[Path, typer.Argument(help="Run folder, or one checkpoint in it.")]
@@ -113,3 +116,16 @@ def flagged(
         return with_parameters(run, parameters)
 
     return give
+
+
+def made_command(name: str, function: Callable[..., None], panel: str | None = None) -> Any:
+    """Return a function as a command of its own, for a group that makes its commands when they are asked for.
+
+    Args:
+        name: of the command.
+        function: what it does; its signature has the flags.
+        panel: the part of the group's help in which it stands.
+    """
+    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+    command.command(name, cls=CommandOfPaths, rich_help_panel=panel)(function)
+    return typer.main.get_command(command)

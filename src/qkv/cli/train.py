@@ -9,8 +9,8 @@ import typer
 
 from qkv.cli.early_exit import BAD_INPUT
 from qkv.cli.failure import guarded
-from qkv.cli.flags import flagged, option_of, type_of
-from qkv.cli.paths import CommandOfPaths, expect_output_files
+from qkv.cli.flags import flagged, made_command, option_of, type_of
+from qkv.cli.paths import expect_output_files
 from qkv.errors import ConfigError, on_command_line
 from qkv.settings import defaults_of, hints_of, options_of, parse
 from qkv.tasks.prepare.settings import PREPARE, PrepareOptions
@@ -98,9 +98,7 @@ def command_of(task: str) -> Any:
     """
     from qkv.tasks.catalog import TASKS, recipe_of
 
-    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-    command.command(task, cls=CommandOfPaths)(train_command(TASKS[task], partial(recipe_of, task)))
-    return typer.main.get_command(command)
+    return made_command(task, train_command(TASKS[task], partial(recipe_of, task)))
 
 
 def train_by_flags(recipe: "AnyRecipe", flags: Mapping[str, Any], options: Mapping[str, Any]) -> None:

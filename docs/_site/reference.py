@@ -25,6 +25,7 @@ MODULES = {
     "qkv.introspect": "weights at any length",
     "qkv.recording": "what a running model attends to",
     "qkv.hub": "models of other libraries",
+    "qkv.distributed": "one sequence over several processes",
     "qkv.training": "the training loop",
     "qkv.data": "texts, tokenizers and batches",
     "qkv.decode": "greedy search, beams and sampling",

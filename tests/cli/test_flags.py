@@ -52,12 +52,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def needed(path: tuple[str, ...], folder: Path) -> list[str | Path]:
     both: list[str | Path] = ["--source", folder / "a.txt", "--target", folder / "a.txt"]
+    if path[0] == "compare":  # it has the settings of its trainings, and folders of its own
+        return [*needed(("train", *path[1:]), folder)[:-1], folder / "compared"]
     return {
         ("train", "translate"): [*both, "--out", folder / "never"],
         ("train", "classify"): ["--data", folder / "l.tsv", "--out", folder / "never"],
         ("train", "tag"): ["--data", folder / "t.conll", "--out", folder / "never"],
         ("train", "generate"): ["--text", folder / "text", "--out", folder / "never"],
         ("train", "point"): ["--data", folder / "p.tsv", "--out", folder / "never"],
+        ("train", "regress"): ["--data", folder / "c.csv", "--x", "x", "--y", "y", "--out", folder / "never"],
         ("point",): [folder / "point"],
         ("regress",): [folder / "regress"],
         ("translate",): [folder / "translate"],

@@ -65,7 +65,7 @@ def test_a_prepared_corpus_is_an_object(tmp_path: Path) -> None:
 def test_every_command_is_looked_at_and_on_the_page() -> None:
     found = set(leaves(get_command(app)))
     assert all(f"`qkv {name.partition(' ')[0]}" in PAGE for name in found)
-    by_task = {f"{step} {task}" for task in TRAININGS for step in ("train", "evaluate")}
+    by_task = {f"{step} {task}" for task in TRAININGS for step in ("train", "evaluate", "compare")}
     assert found == {*COMMANDS, *OTHERS, *by_task} - {"evaluate"}
 
 
@@ -75,6 +75,12 @@ def test_a_training_writes_its_events(task: str) -> None:
     assert {each["kind"] for each in found} == TRAINED - ({"train"} if task == "regress" else set())
     saved = [each for each in found if each["kind"] == "checkpoint"]
     assert Path(saved[-1]["folder"]).is_dir()
+
+
+def test_a_comparison_is_one_object() -> None:
+    (found,) = objects("compare", "regress", *TRAININGS["regress"], "--kernel", "gaussian,boxcar", "--out", "compared")
+    assert {"rows", "refused", "missing"} == found.keys()
+    assert [row["settings"].keys() for row in found["rows"]] == [{"kernel"}] * 2
 
 
 @pytest.mark.parametrize("task", TRAININGS)

@@ -95,7 +95,7 @@ def test_a_part_that_diverged_is_named_everywhere(name: str, eighth: int, tmp_pa
             trace.save(tmp_path / "trace.svg")
         assert f"layer {reached[0]}," in caught.value.got
     handler = RequestHandler(scene)
-    for question in _questions(scene):
+    for question in _questions(scene, handler.opening):
         path, _, parameters = question.path.partition("?")
         answer = handler.ask(path, parameters)
         if not isinstance(answer, Numbers):

@@ -112,7 +112,7 @@ class TextAnswerer(Answerer, Protocol):
 class ReadsColumns(Protocol):
     """A model that can be trained on columns of a table, and then read other ones."""
 
-    def with_columns(self, source_col: int | None, features_col: int | None) -> TextAnswerer:
+    def with_columns(self, source_col: int | None = None, features_col: int | None = None) -> TextAnswerer:
         """Return the model for lines of other columns, numbered from 1; None for those of its training.
 
         Raises:

@@ -205,7 +205,7 @@ def test_the_guard_goes_by_the_largest_norms() -> None:
 
 @pytest.mark.parametrize(("h", "said"), [(8.0, "in single"), (0.5, "in double"), (1e-4, "subtracted")])
 def test_explain_tells_what_the_guard_says(h: float, said: str) -> None:
-    x = torch.randn(200, 8)
+    x = torch.randn(300, 8)  # up to 256 keys all distances are subtracted
     asked = partial(qkv.explain, x, x, x, score=Epanechnikov(h))
     if said == "subtracted":
         with pytest.raises(UnsupportedError, match="must be subtracted"):

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -37,9 +37,7 @@ from qkv.tasks.translate.model import TranslationConfig, TranslationModel, build
 from qkv.tasks.translate.settings import BleuSettings, TranslateEvaluation
 from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
-
-if TYPE_CHECKING:
-    from qkv.view.scene import Scene
+from qkv.view.scene import Scene
 
 A = TypeVar("A", bound=Answerer)
 _BATCH_TOKENS = 4096
@@ -384,7 +382,7 @@ class Translator:
 
         return score_translations(self, files)
 
-    def scene(self, text: str, tokens: int | None = None) -> "Scene":
+    def scene(self, text: str, tokens: int | None = None) -> Scene:
         """Translate a text, and return what every layer attends to, for the viewer.
 
         Args:
@@ -429,7 +427,7 @@ class Translator:
         target_1T = torch.tensor([[self.tokenizer.bos, *written]], device=device)
         return source_1S, lengths, target_1T
 
-    def with_columns(self, source_col: int | None, features_col: int | None) -> "Translator":
+    def with_columns(self, source_col: int | None = None, features_col: int | None = None) -> "Translator":
         """Return a translator for lines of other columns; the column of the target is not read.
 
         Args:

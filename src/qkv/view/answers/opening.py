@@ -1,5 +1,7 @@
 """The map that a viewer shows first: the one that tells most about what belongs together."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -18,7 +20,7 @@ def first_shown(scene: Scene) -> tuple[int, int | None]:
     """Return the number of the layer that is shown first, and of its head; None for the mean over several.
 
     Without the scene's own choice it is the mean over the heads of the layer with the largest information, of those
-    between two sequences if there are some.
+    between two sequences if there are some; or the first one whose weights are not finite.
     """
     if scene.opening is not None:
         name, head = scene.opening
@@ -30,8 +32,14 @@ def first_shown(scene: Scene) -> tuple[int, int | None]:
         return 0, 0
     best = candidates[0]
     if len(candidates) > 1:
-        best = max(candidates, key=lambda number: information(mean_rows(scene.layers[number])))
+        best = max(candidates, key=lambda number: _worth(scene.layers[number]))
     return best, 0 if scene.layers[best].heads == 1 else None
+
+
+def _worth(layer: Layer) -> float:
+    """Return the information of a layer, or infinity for weights that are not finite, which a reader must not miss."""
+    rows = mean_rows(layer)
+    return information(rows) if bool(rows.isfinite().all()) else math.inf
 
 
 def mean_rows(layer: Layer) -> Tensor:

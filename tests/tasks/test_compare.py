@@ -103,6 +103,18 @@ def test_a_training_of_another_process_is_left_to_it(films: Path, tmp_path: Path
     assert compared(films, out, controls=False).missing == 0
 
 
+def test_every_training_reads_the_items_of_an_iterator(tmp_path: Path) -> None:
+    rows = ((float(x), float(x * x)) for x in range(20))
+    comparison = qkv.compare("regress", data=rows, kernel=["gaussian", "boxcar"], out=tmp_path / "out", quiet=True)
+    assert [len(row.results) for row in comparison.rows] == [1, 1]
+
+
+def test_a_figure_that_is_not_finite_comes_back(tmp_path: Path) -> None:
+    rows = [(float(x), 1.0) for x in range(20)]  # of which R² is undefined
+    table = {"data": rows, "kernel": ["gaussian"], "out": tmp_path / "out", "quiet": True}
+    assert repr(qkv.compare("regress", **table)) == repr(qkv.compare("regress", **table))
+
+
 def test_seeds_are_interleaved(films: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, int]] = []
 

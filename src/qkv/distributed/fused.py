@@ -61,5 +61,5 @@ def fused_gradients(
     """
     gradient, query, key, value, merged = (x.reshape(1, -1, *x.shape[-2:]) for x in (from_output, *inputs, output))
     lse = state.to(output.dtype).reshape(1, -1, state.shape[-1])
-    found = flash_operators.backward(gradient, query, key, value, merged, lse, causal, scale)
-    return tuple(x.reshape(like.shape) for x, like in zip(found, inputs, strict=True))
+    gradients = flash_operators.backward(gradient, query, key, value, merged, lse, causal, scale)
+    return tuple(x.reshape(like.shape) for x, like in zip(gradients, inputs, strict=True))

@@ -19,7 +19,7 @@ from qkv.distributed.layout import Arrangement, Layout
 from qkv.distributed.peers import Peers, pack, unpack
 from qkv.distributed.placing import grid_of, visible_part
 from qkv.engine.describe import Arguments, autocasts, describe, draw_seed, in_log_space, normalizer_for
-from qkv.errors import ConfigError, UnsupportedError
+from qkv.errors import UnsupportedError, expect_name
 from qkv.functional import explain as explain_block
 from qkv.masks.base import Grid, Mask, as_mask
 from qkv.normalizers.base import Normalizer
@@ -375,11 +375,8 @@ def shard(group: "ProcessGroup | None" = None, *, layout: Arrangement = "contigu
         tensor([0, 1, 2, 3, 4])
         >>> dist.destroy_process_group()
     """
-    for name, given, known in (("layout", layout, get_args(Arrangement)), ("method", method, get_args(Method))):
-        if given not in known:
-            raise ConfigError(
-                name, " or ".join(f'"{x}"' for x in known), repr(given), "See help(qkv.distributed.shard)."
-            )
+    expect_name("layout", layout, get_args(Arrangement))
+    expect_name("method", method, get_args(Method))
     return Shard(Peers(group), layout, method)
 
 

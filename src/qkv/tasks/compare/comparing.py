@@ -1,15 +1,15 @@
 """Compare combinations of settings: train every cell with every seed, and rank them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from qkv.checkpoint.disk import make_folder
 from qkv.errors import ConfigError, QkvError, quantity, setting
 from qkv.tasks.compare.comparison import Comparison
-from qkv.tasks.compare.grid import AnyRecipe, cells_of, divided, trainings
+from qkv.tasks.compare.grid import AnyRecipe, cells_of, divided
 from qkv.tasks.compare.settings import MOST_SEEDS, NOT_COMPARED, TEST, CompareOptions
-from qkv.tasks.compare.training import Training, evaluation_of, result_of, tables_of, train_cell
+from qkv.tasks.compare.training import Result, Training, evaluation_of, planned, result_of, train_cell
 from qkv.tasks.notes import Verbosity, note, use_verbosity, verbose
 from qkv.training.screen import show_figures
 
@@ -57,24 +57,23 @@ def compare(
         raise ConfigError(setting("out"), "a folder for the trainings", "none", hint)
     if not 1 <= seeds <= MOST_SEEDS:
         raise ConfigError("seeds", f"from 1 to {MOST_SEEDS:,}", f"{seeds}", "3 show how much a figure varies.")
+    # An iterator gives its items to the first training alone.
+    settings = {name: list(item) if isinstance(item, Iterator) else item for name, item in settings.items()}
     fixed = {name: item for name, item in settings.items() if not name.startswith(TEST)}
     for name, hint in NOT_COMPARED.items():
         if name in fixed:
             raise ConfigError(name, "no such setting in a comparison", "one", hint)
     files = {name.removeprefix(TEST): item for name, item in settings.items() if name.startswith(TEST)}
     test = evaluation_of(recipe.settings.evaluation, files, device)
-    count = seeds if "seed" in recipe.settings.table_of else 1  # what draws nothing gives one result
     possible, refused = divided(recipe, cells_of(recipe.settings, fixed, controls=controls), fixed)
     for name, error in refused.items():
         note(f"qkv: not trained: {name}: {error}")
     make_folder(out)
-    planned = [
-        Training(cell, seed, out / cell.folder / f"seed-{seed}") for cell, seed in trainings(possible, range(count))
-    ]
-    interrupted = _train(recipe, planned, fixed, test, device)
-    results = [(each, result_of(each, tables_of(recipe, each, fixed, test))) for each in planned]
+    trainings = planned(recipe, possible, seeds, fixed, test, out)
+    interrupted = _train(recipe, trainings, device)
+    results = [(training, result_of(training)) for training in trainings]
     complete = [
-        (cell, {each.seed: result for each, result in results if each.cell is cell and result is not None})
+        (cell, {training.seed: result for training, result in results if training.cell is cell and result is not None})
         for cell in possible
     ]
     missing = sum(result is None for _, result in results)
@@ -87,22 +86,21 @@ def compare(
     return Outcome(comparison, written, interrupted)
 
 
-def _train(recipe: AnyRecipe, planned: Sequence[Training], settings: Mapping[str, Any], test: Any, device: str) -> bool:
+def _train(recipe: AnyRecipe, trainings: Sequence[Training], device: str) -> bool:
     """Train what is missing; return whether Ctrl-C ended it."""
-    for number, training in enumerate(planned, 1):
-        label = f"training {number:,} of {len(planned):,}: {training.cell.name}, seed {training.seed}"
+    for number, training in enumerate(trainings, 1):
+        label = f"training {number:,} of {len(trainings):,}: {training.cell.name}, seed {training.seed}"
         try:
             with use_verbosity(Verbosity("verbose" if verbose() else "quiet")):
-                ended = train_cell(recipe, training, settings, test, device)
+                result = train_cell(recipe, training, device)
         except QkvError:
             note(f"qkv: {label} failed")
             raise
-        if ended == "interrupted":
+        if result == "interrupted":
             return True
-        result = result_of(training, tables_of(recipe, training, settings, test)) if ended == "trained" else None
-        if result is not None:
+        if isinstance(result, Result):
             figure = show_figures(result.figures[:1]) if result.figures else f"stopped: {result.stopped}"
             note(f"qkv: {label}: {figure} ({quantity(round(result.seconds), 'second')} of processor time)")
-        elif ended == "busy":
+        elif result == "busy":
             note(f"qkv: {label}: another process trains it")
     return False

@@ -40,11 +40,11 @@ def _svg(comparison: Comparison) -> bytes:
     figure = Figure(figsize=(7.5, 1.2 + 0.3 * max(1, len(rows))), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         values = [each.value for each in row.main]
-        axes.plot(values, [place] * len(values), "o", color=_DOTS, markersize=4, alpha=0.7)
+        axes.plot(values, [index] * len(values), "o", color=_DOTS, markersize=4, alpha=0.7)
         color = _CONTROL if row.cell.control else _MEAN
-        axes.errorbar(row.mean, place, xerr=None if len(values) < 2 else row.deviation, fmt="D", color=color, capsize=3)
+        axes.errorbar(row.mean, index, xerr=None if len(values) < 2 else row.deviation, fmt="D", color=color, capsize=3)
     axes.set_yticks(range(len(rows)), [row.cell.name + (" (control)" if row.cell.control else "") for row in rows])
     axes.invert_yaxis()
     axes.set_xlabel(comparison.header[len(comparison.axes)])

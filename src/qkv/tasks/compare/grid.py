@@ -1,7 +1,7 @@
 """The cells of a comparison: every combination of the values that its settings are given, and the controls."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple, final
 
@@ -112,13 +112,8 @@ def divided(
         else:
             possible.append(cell)
     useful = {item for cell in possible if not cell.control for item in cell.values.items()}
-    asked = [cell for cell in cells if not cell.control]
-    for cell in asked:
+    mechanisms = [cell for cell in cells if not cell.control]
+    for cell in mechanisms:
         if cell.name in refused and not (cell.values and useful.issuperset(cell.values.items())):
             raise refused[cell.name]
-    return possible, {cell.name: refused[cell.name] for cell in asked if cell.name in refused}
-
-
-def trainings(cells: Sequence[Cell], seeds: Sequence[int]) -> Iterator[tuple[Cell, int]]:
-    """Yield cells and seeds: every cell with the first seed before any has the second."""
-    yield from ((cell, seed) for seed in seeds for cell in cells)
+    return possible, {cell.name: refused[cell.name] for cell in mechanisms if cell.name in refused}

@@ -8,6 +8,7 @@ So any number of processes can run the same command, and a process can be killed
 resumed by the next one that finds it unlocked.
 """
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -24,6 +25,7 @@ from qkv.settings import as_dict, build
 from qkv.system import locked
 from qkv.tasks.compare.grid import AnyRecipe, Cell, settings_of
 from qkv.tasks.load import load
+from qkv.tasks.recipe import Tables
 from qkv.tasks.run import train_run
 from qkv.tasks.settings import EvaluationSettings
 from qkv.tasks.streams import finite
@@ -31,7 +33,7 @@ from qkv.training.events import Outcome
 
 _RUN, _FIGURES, _LOCK = "run", "figures.json", "lock"
 _LARGEST = 64 << 20
-Ended = Literal["trained", "stored", "busy", "interrupted"]
+Ended = Literal["stored", "busy", "interrupted"]
 
 
 @final
@@ -64,19 +66,54 @@ class Training(NamedTuple):
         cell: the combination.
         seed: the random seed.
         folder: where it is kept.
+        tables: its settings.
+        test: what to test on; None for the figures of the validation.
     """
 
     cell: Cell
     seed: int
     folder: Path
+    tables: Tables
+    test: EvaluationSettings | None
+
+    @property
+    def digest(self) -> str:
+        """A digest of everything that its result depends on; data that was given as values counts by its text."""
+        tables = {**self.tables, "test": {} if self.test is None else as_dict(self.test)}
+        rows = sorted((table, name, repr(item)) for table, entries in tables.items() for name, item in entries.items())
+        return sha256(repr(rows).encode()).hexdigest()
 
 
-def result_of(training: Training, tables: Mapping[str, Any]) -> Result | None:
-    """Return the stored result; None if there is none yet.
+def planned(
+    recipe: AnyRecipe, cells: Sequence[Cell], seeds: int, settings: Mapping[str, Any], test: Any, out: Path
+) -> list[Training]:
+    """Return the trainings of cells: every cell with the first seed before any has the second.
 
     Args:
-        training: what was trained.
-        tables: its settings.
+        recipe: the task.
+        cells: the combinations.
+        seeds: how many trainings each has; a task that draws nothing has one.
+        settings: of all cells, by name.
+        test: what to test on, or None.
+        out: the folder of all trainings.
+    """
+    task = recipe.settings
+    drawn = "seed" in task.table_of
+    return [
+        Training(
+            cell,
+            seed,
+            out / cell.folder / f"seed-{seed}",
+            task.in_tables({**settings_of(cell, settings), **({"seed": seed} if drawn else {})}),
+            test,
+        )
+        for seed in range(seeds if drawn else 1)
+        for cell in cells
+    ]
+
+
+def result_of(training: Training) -> Result | None:
+    """Return the stored result of a training; None if there is none yet.
 
     Raises:
         CheckpointError: the result is of other settings, or damaged.
@@ -85,69 +122,56 @@ def result_of(training: Training, tables: Mapping[str, Any]) -> Result | None:
     if not path.is_file():
         return None
     stored = decode_mapping(read_file(path, _LARGEST, links=False), str(path))
-    if stored.get("settings") != _digest(tables):
+    if stored.get("settings") != training.digest:
         hint = "Give another folder to compare with other settings or other files to test."
         raise CheckpointError(str(path), "figures of these settings", "those of others", hint)
     try:
-        values: Any = {name: stored[name] for name in (item.name for item in fields(Result))}
-        figures = tuple(Figure(**figure) for figure in values["figures"])
-        return Result(**{**values, "figures": figures, "credits": tuple(values["credits"])})
+        values: Any = {item.name: stored[item.name] for item in fields(Result)}
+        figures = tuple(Figure(**{**figure, "value": _number(figure["value"])}) for figure in values["figures"])
+        return Result(**{**values, "figures": figures, "credits": tuple(map(_number, values["credits"]))})
     except (KeyError, TypeError) as error:
         raise CheckpointError(str(path), "the figures of a training", "something else", "Remove it.") from error
 
 
-def train_cell(
-    recipe: AnyRecipe,
-    training: Training,
-    settings: Mapping[str, Any],
-    test: EvaluationSettings | None,
-    device: str,
-) -> Ended:
-    """Train a cell with a seed, or resume it, unless its result is stored or another process trains it.
+def _number(stored: float | None) -> float:
+    """Return a number of a file, where one that is not finite is null."""
+    return math.nan if stored is None else stored
+
+
+def train_cell(recipe: AnyRecipe, training: Training, device: str) -> Result | Ended:
+    """Train a cell with a seed, or resume it.
 
     Args:
         recipe: the task.
         training: what to train.
-        settings: of all cells, by name.
-        test: files to test on; None for the figures of the validation.
         device: compute device.
+
+    Returns:
+        The result; or that it was stored, that another process trains it, or that Ctrl-C ended it.
 
     Raises:
         QkvError: bad input; what is complete stays.
     """
-    tables = tables_of(recipe, training, settings, test)
     make_folder(training.folder)
     try:
         with locked(training.folder / _LOCK):
-            if result_of(training, tables) is not None:
+            if result_of(training) is not None:
                 return "stored"
-            result = _trained(recipe, training, tables, test, device)
+            result = _trained(recipe, training, device)
             if result is None:
                 return "interrupted"
-            entries = {**asdict(result), "settings": _digest(tables), "tables": finite(_shown(tables))}
+            entries = {**asdict(result), "settings": training.digest, "cell": dict(training.cell.values)}
             replace_file(training.folder / _FIGURES, encode(finite(entries), _FIGURES))  # type: ignore[arg-type]
-            return "trained"
+            return result
     except BlockingIOError:
         return "busy"
 
 
-def tables_of(
-    recipe: AnyRecipe, training: Training, settings: Mapping[str, Any], test: EvaluationSettings | None
-) -> dict[str, Any]:
-    """Return everything that a result depends on: the tables of settings, and what is tested on."""
-    seed = {"seed": training.seed} if "seed" in recipe.settings.table_of else {}
-    tables = recipe.settings.in_tables({**settings_of(training.cell, settings), **seed})
-    return {**tables, "test": {} if test is None else as_dict(test)}
-
-
-def _trained(
-    recipe: AnyRecipe, training: Training, tables: Mapping[str, Any], test: EvaluationSettings | None, device: str
-) -> Result | None:
+def _trained(recipe: AnyRecipe, training: Training, device: str) -> Result | None:
     start = time.process_time()
     run = training.folder / _RUN
-    checked = recipe.load_settings({name: rows for name, rows in tables.items() if name != "test"})
     try:
-        outcome = train_run(recipe, checked, run, device)
+        outcome = train_run(recipe, recipe.load_settings(training.tables), run, device)
     except TrainingError as error:
         return Result((), (), str(error), 0, 0, time.process_time() - start)
     seconds = time.process_time() - start
@@ -156,8 +180,8 @@ def _trained(
     model = load(run, device)
     parameters = sum(parameter.numel() for parameter in model.model.parameters())
     figures, credits = _validated(outcome), ()
-    if test is not None:
-        scored = model.score_files(test)
+    if training.test is not None:
+        scored = model.score_files(training.test)
         figures, credits = _main_first(scored.figures, outcome.best), tuple(scored.credits())
     return Result(tuple(figures), credits, "", parameters, outcome.step, seconds)
 
@@ -172,21 +196,7 @@ def _main_first(figures: Sequence[Figure], main: Figure | None) -> list[Figure]:
     return sorted(figures, key=lambda figure: main is None or figure.name != main.name)
 
 
-def _shown(tables: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: {key: item if _plain(item) else "…" for key, item in rows.items()} for name, rows in tables.items()}
-
-
-def _plain(item: object) -> bool:
-    return item is None or isinstance(item, str | int | float | bool | Path)
-
-
-def _digest(tables: Mapping[str, Any]) -> str:
-    """Return a digest of settings; data that was given as values counts by its text."""
-    rows = sorted((table, name, repr(item)) for table, entries in tables.items() for name, item in entries.items())
-    return sha256(repr(rows).encode()).hexdigest()
-
-
 def evaluation_of(table: type[EvaluationSettings], files: Mapping[str, Any], device: str) -> EvaluationSettings | None:
     """Return what to test on; None if no file is given."""
-    given = {name: item for name, item in files.items() if item is not None}
-    return replace(build(table, given), device=device) if given else None
+    named = {name: item for name, item in files.items() if item is not None}
+    return replace(build(table, named), device=device) if named else None

@@ -44,7 +44,7 @@ def test_leading_dimensions_broadcast(name: str, mask: object) -> None:
 def test_operations_are_those_of_the_matrix_products(gradient: bool) -> None:
     """Two forward, of two operations for each pair and place; five more backward. The narrower width is padded."""
     query, key = (torch.zeros(2, 3, n, 4, requires_grad=gradient) for n in (5, 7))
-    plan = qkv.explain(query, key, torch.zeros(2, 3, 7, 8), backend="sdpa")
+    plan = qkv.explain(query, key, torch.zeros(2, 3, 7, 8), backend="sdpa.flash")
     assert plan.operations == 2 * 2 * (2 * 3 * 5 * 7) * 8 * (3.5 if gradient else 1)
 
 

@@ -25,6 +25,7 @@ from qkv.scores.products import SCALED_DOT
 from qkv.shapes import Shape
 from qkv.values.checked import checked
 from qkv.values.execution import readable
+from qkv.values.sharded import ACTIVE
 
 
 @explain_out_of_memory
@@ -84,8 +85,21 @@ def attention(
         torch.Size([2, 8, 10, 32])
     """
     arguments = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
+    if ACTIVE:
+        sharded: Tensor = ACTIVE[-1].attend(query, key, value, arguments, backend, None)
+        return sharded
+    return attention_alone(query, key, value, arguments, backend)
+
+
+def attention_alone(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, backend: str) -> Tensor:
+    """Compute `attention` over the keys that this process has, also in a shard, whose blocks are such calls.
+
+    Args:
+        query, key, value, backend: as `attention`.
+        arguments: its other arguments.
+    """
     output, leading = attend(query, key, value, arguments, backend)
-    return _ungrouped(output, leading, 2) if enable_gqa else output
+    return _ungrouped(output, leading, 2) if arguments.enable_gqa else output
 
 
 def decoder_for(
@@ -98,7 +112,7 @@ def decoder_for(
         key, value, score, normalizer, mask: as `attention` takes them.
 
     Returns:
-        A function query -> output, planned once; None if that would save no time.
+        A function query -> output, planned once; None if that would save no time, or if processes share the keys.
 
     Raises:
         QkvError: as `attention`.
@@ -108,6 +122,8 @@ def decoder_for(
         >>> decoder_for(query, key, value, SCALED_DOT, None, None) is None
         True
     """
+    if ACTIVE:
+        return None
     problem, call, _ = describe(query, key, value, Arguments(score, normalizer, mask, None, 0.0, None, False))
     algorithm, call = plan_for(problem).prepared(call)
     return None if algorithm.prepare_loop is None else algorithm.prepare_loop(problem, call)
@@ -151,6 +167,21 @@ def attention_with_weights(
         (True, True)
     """
     arguments = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
+    if ACTIVE:
+        sharded: tuple[Tensor, Tensor] = ACTIVE[-1].attend(query, key, value, arguments, backend, "weights")
+        return sharded
+    return attention_with_weights_alone(query, key, value, arguments, backend)
+
+
+def attention_with_weights_alone(
+    query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, backend: str
+) -> tuple[Tensor, Tensor]:
+    """Compute `attention_with_weights` over the keys that this process has.
+
+    Args:
+        query, key, value, backend: as `attention`.
+        arguments: its other arguments.
+    """
     problem, call, leading = describe(query, key, value, arguments)
     plan, hidden = plan_for(problem, backend), hiding(problem)(call)
     weights = reference.weights(problem, hidden)
@@ -159,7 +190,7 @@ def attention_with_weights(
     else:
         output = plan.output(call)
     weights = weights.to(call.query.dtype).expand(*problem.leading, *weights.shape[-2:])
-    if enable_gqa:
+    if arguments.enable_gqa:
         output, weights = _ungrouped(output, leading, 2), _ungrouped(weights, leading, 2)
     through = through_weights if problem.mode == "eager" else product_of_weights
     return through(output, weights, hidden.value.expand(*problem.leading, *call.value.shape[-2:])), weights
@@ -201,26 +232,23 @@ def attention_with_state(
         tensor([1.6094, 1.6094, 1.6094, 1.6094, 1.6094], dtype=torch.float64)
     """
     arguments = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
-    return _with_state(query, key, value, arguments, backend)
+    if ACTIVE:
+        sharded: tuple[Tensor, RowState] = ACTIVE[-1].attend(query, key, value, arguments, backend, "state")
+        return sharded
+    return attention_with_state_alone(query, key, value, arguments, backend)
 
 
-def attention_with_rounded_state(
-    query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, backend: str
+def attention_with_state_alone(
+    query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, backend: str, rounded: bool = False
 ) -> tuple[Tensor, RowState]:
-    """Compute what `attention_with_state` does, but keep a state that PyTorch's kernel has rounded to float32.
-
-    The output has the bits of `attention`, and the state takes no time; a recorder needs no more.
+    """Compute `attention_with_state` over the keys that this process has.
 
     Args:
         query, key, value, backend: as `attention`.
         arguments: its other arguments.
+        rounded: whether the state may be one that PyTorch's kernel has rounded to float32: it takes no time, and the
+            output has the bits of `attention`.
     """
-    return _with_state(query, key, value, arguments, backend, rounded=True)
-
-
-def _with_state(
-    query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, backend: str, rounded: bool = False
-) -> tuple[Tensor, RowState]:
     problem, call, leading = describe(query, key, value, arguments, True)
     if problem.normalizer not in KNOWN:
         hint = "What state its rows need is not known; attention_with_weights gives the weights themselves."
@@ -281,6 +309,9 @@ def explain(
         >>> qkv.explain(query, key, value, mask=qkv.masks.causal()).backend
         'sdpa'
     """
+    if ACTIVE:
+        hint = "Call qkv.distributed.explain with the part that shard returned."
+        raise UnsupportedError("explain", "a call of one process", "a call inside of a shard", hint)
     # With its own generator, as looking at a plan must not change what is drawn next.
     arguments = Arguments(score, normalizer, mask, bias, dropout, torch.Generator(), enable_gqa)
     problem, call, _ = describe(query, key, value, arguments)

@@ -97,7 +97,7 @@ def test_processes_that_make_other_calls_are_named(what: str, named: str, proces
         assert "another in process" in error
 
 
-@pytest.mark.parametrize("what", ["padding", "cache", "record", "ring", "second derivative", "bias", "mask"])
+@pytest.mark.parametrize("what", ["padding", "cache", "record", "explain", "ring", "second derivative", "bias", "mask"])
 def test_what_a_shard_does_not_do_is_refused(what: str, processes: Processes) -> None:
     kinds = {"bias": "ShapeError", "mask": "MaskError"}
     assert all(error.startswith(kinds.get(what, "UnsupportedError")) for error in processes.run(2, "refused", what))

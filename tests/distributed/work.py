@@ -10,7 +10,7 @@ from tests.contract.judge import Case, Trial
 from tests.contract.mechanisms import MASK, NORMALIZER, SCORE
 from torch import Tensor
 
-from qkv import biases
+from qkv import biases, functional
 from qkv.biases import Bias
 from qkv.distributed import Layout, Shard, attention, explain, shard
 from qkv.distributed.peers import Peers
@@ -189,7 +189,8 @@ def call(
     options = options_of(name, leaves)
     plan = explain(*tensors, part=part, **{key: x for key, x in options.items() if key != "generator"})
     before = part.peers.sent
-    output = attention(*tensors, part=part, **options)
+    with part:
+        output = functional.attention(*tensors, **options)
     forward = part.peers.sent
     gradients = pulled(output, leaves, part_of(cotangent_of(leaves_of(name)), queries))
     measured = forward - before, part.peers.sent - forward
@@ -202,8 +203,9 @@ def also(group: dist.ProcessGroup, name: str, what: str, counts: tuple[Counts, C
     queries, keys = (Layout("zigzag", tuple(count)) for count in counts)
     leaves = leaves_of(name)
     tensors = part_of(leaves["query"], queries), part_of(leaves["key"], keys), part_of(leaves["value"], keys)
-    part = Shard(Peers(group), "zigzag", "auto")
-    output, other = attention(*tensors, part=part, also=what, **options_of(name, leaves))
+    function: Any = functional.attention_with_weights if what == "weights" else functional.attention_with_state
+    with Shard(Peers(group), "zigzag", "auto"):
+        output, other = function(*tensors, **options_of(name, leaves))
     return output, other if what == "weights" else (other.value, other.winner)
 
 
@@ -214,8 +216,8 @@ def state_gradients(group: dist.ProcessGroup, counts: tuple[Counts, Counts]) -> 
         name: (part_of(x, queries) if name == "query" else part_of(x, keys)).clone().requires_grad_()
         for name, x in _leaves().items()
     }
-    part = Shard(Peers(group), "zigzag", "ring")
-    output, state = attention(*leaves.values(), part=part, also="state", mask=causal(), normalizer=Softmax(sink=0.5))
+    with Shard(Peers(group), "zigzag", "ring"):
+        output, state = functional.attention_with_state(*leaves.values(), mask=causal(), normalizer=Softmax(sink=0.5))
     both = torch.cat([output, state.lse.unsqueeze(-1)], -1)
     return both.detach(), pulled(both, leaves, torch.linspace(-1, 1, both.numel(), dtype=both.dtype).view(both.shape))
 
@@ -275,6 +277,8 @@ def refused(group: dist.ProcessGroup, what: str) -> str:
             elif what == "record":
                 with record(network):
                     network(tokens)
+            elif what == "explain":
+                functional.explain(*torch.randn(3, 2, 3, 4).unbind())
             elif what == "ring":
                 x = torch.randn(2, 3, 4)
                 attention(x, x, x, normalizer=Entmax(), part=shard(group, method="ring"))

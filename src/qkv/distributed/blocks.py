@@ -14,12 +14,11 @@ from qkv.distributed.placing import Block, bias_part, shifted_bias, visible_part
 from qkv.engine.describe import Arguments
 from qkv.engine.dropout import keep_mask
 from qkv.functional import (
-    attention,
-    attention_with_rounded_state,
-    attention_with_state,
-    attention_with_weights,
+    attention_alone,
+    attention_with_state_alone,
+    attention_with_weights_alone,
 )
-from qkv.masks.base import Grid, Mask
+from qkv.masks.base import Grid, Mask, as_mask
 from qkv.masks.lower import lower, matrix
 from qkv.masks.patterns import dense
 from qkv.normalizers.base import Normalizer
@@ -185,28 +184,21 @@ def compute(
     mask = None if mechanism.mask is None else visible_part(mechanism.mask, block)
     if mask is False:
         return None
-    options = options_of(mechanism, block, mask, shift)
-    if mechanism.rounded and not mechanism.dropout:
-        backend = options.pop("backend")
-        arguments = Arguments(dropout=0.0, generator=None, **options)
-        return attention_with_rounded_state(query, key, value, arguments, backend)
-    if not mechanism.dropout:
-        return attention_with_state(query, key, value, **options)
-    output = dropped(mechanism, query, key, value, block, shift)
-    return output, attention_with_state(query, key, value, **options)[1]
+    arguments = arguments_of(mechanism, block, mask, shift)
+    rounded = mechanism.rounded and not mechanism.dropout
+    output, state = attention_with_state_alone(query, key, value, arguments, mechanism.backend, rounded)
+    if mechanism.dropout:
+        output = dropped(mechanism, query, key, value, block, shift)
+    return output, state
 
 
-def options_of(mechanism: Mechanism, block: Block, mask: Any, shift: Tensor | None = None) -> dict[str, Any]:
+def arguments_of(mechanism: Mechanism, block: Block, mask: Any, shift: Tensor | None = None) -> Arguments:
     """Return the arguments of `qkv.attention` for a block, without dropout."""
     bias = bias_part(mechanism.bias, block)
-    return {
-        "score": mechanism.score,
-        "normalizer": mechanism.normalizer,
-        "mask": dense(torch.zeros(1, 1, dtype=torch.bool, device=block.grid.device)) if mask is False else mask,
-        "bias": bias if shift is None else shifted_bias(bias, shift),
-        "enable_gqa": mechanism.enable_gqa,
-        "backend": mechanism.backend,
-    }
+    if mask is False:
+        mask = dense(torch.zeros(1, 1, dtype=torch.bool, device=block.grid.device))
+    bias = bias if shift is None else shifted_bias(bias, shift)
+    return Arguments(mechanism.score, mechanism.normalizer, mask, bias, 0.0, None, mechanism.enable_gqa)
 
 
 def compute_whole_rows(mechanism: Mechanism, query: Tensor, key: Tensor, value: Tensor, block: Block) -> Tensor:
@@ -214,7 +206,7 @@ def compute_whole_rows(mechanism: Mechanism, query: Tensor, key: Tensor, value: 
     if mechanism.dropout:
         return dropped(mechanism, query, key, value, block)
     mask = None if mechanism.mask is None else visible_part(mechanism.mask, block)
-    return attention(query, key, value, **options_of(mechanism, block, mask))
+    return attention_alone(query, key, value, arguments_of(mechanism, block, mask), mechanism.backend)
 
 
 def dropped(
@@ -228,10 +220,10 @@ def dropped(
     for rows in _slices(len(block.rows), step):
         part = block._replace(rows=block.rows[rows])
         mask = None if mechanism.mask is None else visible_part(mechanism.mask, part)
-        options = options_of(mechanism, part, mask, None if shift is None else shift[..., rows])
-        weights = attention_with_weights(query[..., rows, :], key, value, **options)[1]
+        arguments = arguments_of(mechanism, part, mask, None if shift is None else shift[..., rows])
+        weights = attention_with_weights_alone(query[..., rows, :], key, value, arguments, mechanism.backend)[1]
         factor = kept_factor(mechanism, part).to(wide_type(weights.dtype))
-        seen = _seen(options["mask"], part)
+        seen = _seen(None if arguments.mask is None else as_mask(arguments.mask), part)
         values = value if seen is None else torch.where(seen.unsqueeze(-1), value, value.new_zeros(()))
         if mechanism.enable_gqa:
             values = values.repeat_interleave(leading[-1] // value.shape[-3], -3)

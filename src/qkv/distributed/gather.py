@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.distributed.blocks import Mechanism, compute_whole_rows, kept_factor, options_of, wide_type
+from qkv.distributed.blocks import Mechanism, arguments_of, compute_whole_rows, kept_factor, wide_type
 from qkv.distributed.layout import Layout
 from qkv.distributed.peers import Peers, pack, unpack
 from qkv.distributed.placing import Block, visible_part
 from qkv.engine.autograd import second_derivative_error, with_zero_gradients
-from qkv.functional import attention_with_state, attention_with_weights
+from qkv.functional import attention_with_state_alone, attention_with_weights_alone
 from qkv.masks.base import Grid
 from qkv.normalizers.row_state import RowState
 
@@ -77,8 +77,8 @@ def _rows(
     if also is None:
         return compute_whole_rows(mechanism, query, key, value, block), None
     mask = None if mechanism.mask is None else visible_part(mechanism.mask, block)
-    function: Any = attention_with_weights if also == "weights" else attention_with_state
-    output, other = function(query, key, value, **options_of(mechanism, block, mask))
+    function: Any = attention_with_weights_alone if also == "weights" else attention_with_state_alone
+    output, other = function(query, key, value, arguments_of(mechanism, block, mask), mechanism.backend)
     if not mechanism.dropout:
         return output, other
     output = compute_whole_rows(mechanism, query, key, value, block)

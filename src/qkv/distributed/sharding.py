@@ -1,6 +1,5 @@
 """One sequence over several processes: `shard`, and the attention of one process's part."""
 
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -14,18 +13,18 @@ from torch import Tensor
 from qkv.argument_names import ATTENTION, explain_arguments
 from qkv.biases import Bias
 from qkv.distributed import gather, ring
-from qkv.distributed.blocks import Mechanism, options_of, row_counts, wide_type, with_counted_bias
+from qkv.distributed.blocks import Mechanism, arguments_of, row_counts, wide_type, with_counted_bias
 from qkv.distributed.layout import Arrangement, Layout
 from qkv.distributed.peers import Peers, pack, unpack
 from qkv.distributed.placing import grid_of, visible_part
 from qkv.engine.describe import Arguments, autocasts, describe, draw_seed, in_log_space, normalizer_for
 from qkv.errors import UnsupportedError, expect_name
-from qkv.functional import explain as explain_block
 from qkv.masks.base import Grid, Mask, as_mask
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax, Sum
 from qkv.normalizers.kinds import kind_of
 from qkv.normalizers.row_state import RowState, merge
+from qkv.planner.plan import plan_for
 from qkv.scores.base import Score
 from qkv.scores.free import as_score
 from qkv.scores.products import SCALED_DOT
@@ -100,7 +99,7 @@ class ShardPlan:
 @final
 @dataclass(eq=False)
 class Shard:
-    """One process of those that share a sequence; `shard` makes it. As a context, it serves every `nn.Attention`.
+    """One process of those that share a sequence; `shard` makes it. As a context, it serves every attention.
 
     Attributes:
         peers: the processes.
@@ -176,9 +175,9 @@ class Shard:
         return Layout(self.layout, tuple(row[0] for row in rows)).runs(self.rank)
 
     def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, arguments: Mapping[str, Any], backend: str, also: str | None
+        self, query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, backend: str, also: str | None
     ) -> Any:
-        """Compute what `nn.Attention` asks for."""
+        """Compute what `qkv.attention`, or with `also` a sibling of it, asks for."""
         if also not in (None, *get_args(Also)):
             hint = 'Record the model in one process, or pass also="weights".'
             raise UnsupportedError("also", '"weights", "state" or None, in a shard', f"{also!r}", hint)
@@ -186,7 +185,7 @@ class Shard:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _attend(
-        self, query: Tensor, key: Tensor, value: Tensor, arguments: Mapping[str, Any], backend: str, also: str | None
+        self, query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, backend: str, also: str | None
     ) -> Any:
         call = self._shared(query, key, value, arguments, backend, also)
         method, _ = self._method(call.mechanism, also)
@@ -214,7 +213,7 @@ class Shard:
             state = RowState("sigmoid", counts.double().expand(state.value.shape))
         return output, state
 
-    def plan(self, query: Tensor, key: Tensor, value: Tensor, arguments: Mapping[str, Any], backend: str) -> ShardPlan:
+    def plan(self, query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, backend: str) -> ShardPlan:
         """Describe how this process would compute a call; every process must ask."""
         call = self._shared(query, key, value, arguments, backend, None)
         method, why = self._method(call.mechanism, None)
@@ -254,13 +253,14 @@ class Shard:
                     hidden += 1
                     continue
                 part = [_rows_of(x, len(block.columns)) for x in (key, value)]
-                options = options_of(mechanism, block, mask, of_ring.shift_of(rows))
-                backends.add(explain_block(query[..., rows, :], *part, **options).backend)
+                arguments = arguments_of(mechanism, block, mask, of_ring.shift_of(rows))
+                problem, of_block, _ = describe(query[..., rows, :], part[0], part[1], arguments)
+                backends.add(plan_for(problem, mechanism.backend).inspected(of_block).backend)
                 computed += 1
         return computed, hidden, backends
 
     def _shared(
-        self, query: Tensor, key: Tensor, value: Tensor, arguments: Mapping[str, Any], backend: str, also: str | None
+        self, query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, backend: str, also: str | None
     ) -> _Shared:
         """Check a call, and agree on its sizes with the other processes."""
         for name, x in (("query", query), ("key", key), ("value", value)):
@@ -269,19 +269,19 @@ class Shard:
         if autocasts(kind) and query.dtype != torch.float64:
             dtype = torch.get_autocast_dtype(kind)
             query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-        bias, gqa = arguments["bias"], bool(arguments["enable_gqa"])
+        bias, gqa = arguments.bias, bool(arguments.enable_gqa)
         if isinstance(bias, Owner):
-            if is_watched(bias):  # type: ignore[arg-type]
+            if is_watched(bias):
                 hint = "Remove the hook, or pass a value of qkv.biases."
                 raise UnsupportedError("bias", "a bias whose parameters are read", "a module with hooks", hint)
             bias = bias.value()
-        score = as_score(arguments["score"])
-        normalizer = normalizer_for(arguments["normalizer"], score)
+        score = as_score(arguments.score)
+        normalizer = normalizer_for(arguments.normalizer, score)
         score, normalizer = in_log_space(score, normalizer, bias is not None)
-        mask = None if arguments["mask"] is None else as_mask(arguments["mask"])
-        seed = draw_seed(arguments["dropout"], arguments["generator"], query.device)
+        mask = None if arguments.mask is None else as_mask(arguments.mask)
+        seed = draw_seed(arguments.dropout, arguments.generator, query.device)
         mechanism = Mechanism(
-            score, normalizer, kind_of(normalizer), mask, bias, arguments["dropout"], seed, gqa, backend, also is None
+            score, normalizer, kind_of(normalizer), mask, bias, arguments.dropout, seed, gqa, backend, also is None
         )
         numbers = [query.shape[-2], key.shape[-2], 0 if seed is None else int(seed)]
         rows = self.peers.agreed(numbers, self._facts(mechanism, query, key, value, also), query.device)
@@ -291,7 +291,7 @@ class Shard:
         grid = grid_of(query, key, value, gqa, layouts[0].length, layouts[1].length)
         # Every process has the whole call checked, before anything is sent.
         whole = [_rows_of(x, count) for x, count in zip(tensors, (grid.queries, grid.keys, grid.keys), strict=True)]
-        describe(whole[0], whole[1], whole[2], Arguments(**{**arguments, "generator": torch.Generator()}))
+        describe(whole[0], whole[1], whole[2], arguments._replace(generator=torch.Generator()))
         if seed is not None:
             mechanism = replace(mechanism, seed=torch.tensor(seeds[0], device=query.device))
         return _Shared(grid, layouts, mechanism, tensors)
@@ -346,8 +346,8 @@ def _name(value: object) -> str:
 def shard(group: "ProcessGroup | None" = None, *, layout: Arrangement = "contiguous", method: Method = "auto") -> Shard:
     """Share a sequence among the processes of a group: each has a part of its queries, keys and values.
 
-    Inside `with shard(...)`, every `nn.Attention` of a model computes attention over the keys of all processes, and
-    every position (sinusoidal, rotary, learned) counts from the start of the whole sequence. Masks and biases are those
+    Inside `with shard(...)`, `qkv.attention` and every `nn.Attention` attend to the keys of all processes, and every
+    position (sinusoidal, rotary, learned) counts from the start of the whole sequence. Masks and biases are those
     of the whole sequence. Parameters get this process's part of their gradient: sum it over the group. Forward and
     backward must both run inside, in every process, also in one whose part is empty.
 
@@ -395,8 +395,7 @@ def attention(
     generator: torch.Generator | None = None,
     enable_gqa: bool = False,
     backend: str = "auto",
-    also: Also | None = None,
-) -> Any:
+) -> Tensor:
     """Compute `qkv.attention` of this process's queries over the keys and values of all processes.
 
     Args:
@@ -408,10 +407,10 @@ def attention(
         mask: of the whole sequence: a value of `qkv.masks`, or a bool tensor that broadcasts to all queries and keys.
         bias: of the whole sequence, likewise.
         dropout, generator: the weights dropped are those of one process; the first process draws the seed.
-        also: "state" or "weights" to return a pair: the output, and the `RowState`, or the weights (..., Q, all keys).
 
     Returns:
-        The output (..., Q, V) of this process's queries; a pair if `also` is set.
+        The output (..., Q, V) of this process's queries. Inside `with part:`, `qkv.attention` returns it too, and
+        `qkv.attention_with_state` and `qkv.attention_with_weights` what their names say, over the keys of all.
 
     Raises:
         QkvError: as `qkv.attention`.
@@ -424,8 +423,9 @@ def attention(
         torch.Size([2, 5, 8])
         >>> dist.destroy_process_group()
     """
-    arguments = _arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
-    return part.attend(query, key, value, arguments, backend, also)
+    arguments = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
+    output: Tensor = part.attend(query, key, value, arguments, backend, None)
+    return output
 
 
 @explain_arguments(ATTENTION)
@@ -462,10 +462,5 @@ def explain(
         >>> dist.destroy_process_group()
     """
     # With its own generator, as looking at a plan must not change what is drawn next.
-    arguments = _arguments(score, normalizer, mask, bias, dropout, torch.Generator(), enable_gqa)
+    arguments = Arguments(score, normalizer, mask, bias, dropout, torch.Generator(), enable_gqa)
     return part.plan(query, key, value, arguments, backend)
-
-
-def _arguments(*values: Any) -> dict[str, Any]:
-    """Name the arguments of a call besides query, key and value, as `nn.Attention` does."""
-    return dict(zip(Arguments._fields, values, strict=True))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from qkv.biases import Bias
 from qkv.engine.describe import Arguments
 from qkv.errors import ConfigError
-from qkv.functional import attention, attention_with_rounded_state, attention_with_state, attention_with_weights
+from qkv.functional import attention, attention_with_state, attention_with_state_alone, attention_with_weights
 from qkv.masks.base import Mask
 from qkv.nn.inputs import expect_fraction
 from qkv.nn.normalizers import NormalizerModule
@@ -22,7 +22,6 @@ from qkv.scores.free import as_score
 from qkv.scores.products import SCALED_DOT
 from qkv.values.checked import checked
 from qkv.values.parameters import register, with_registered
-from qkv.values.sharded import active
 
 SEAM = "qkv_attention"
 """The name of the `Attention` that another library's module has as a child."""
@@ -118,21 +117,12 @@ class Attention(nn.Module):
             OutOfMemoryError: memory ran out; the message says how to need less.
         """
         score, normalizer = self.mechanism(score, normalizer)
-        arguments: dict[str, Any] = {
-            "score": score,
-            "normalizer": normalizer,
-            "mask": mask,
-            "bias": bias,
-            "dropout": self.dropout if self.training else 0.0,
-            "generator": generator,
-            "enable_gqa": enable_gqa,
-        }
+        dropout = self.dropout if self.training else 0.0
+        arguments = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
         also = self.also if also is None else also
-        if (shard := active()) is not None:
-            return shard.attend(query, key, value, arguments, self.backend, also)
         if also == "rounded state":
-            return attention_with_rounded_state(query, key, value, Arguments(**arguments), self.backend)
-        return _CALLS[also](query, key, value, **arguments, backend=self.backend)
+            return attention_with_state_alone(query, key, value, arguments, self.backend, rounded=True)
+        return _CALLS[also](query, key, value, **arguments._asdict(), backend=self.backend)
 
     def mechanism(self, score: Score | None, normalizer: Normalizer | None) -> tuple[Score, Normalizer | None]:
         """Return the score and the normalizer of a call with these arguments; None stands for the module's default.

@@ -12,10 +12,15 @@ from qkv.errors import UnsupportedError
 class Shard(Protocol):
     """One process of those that share a sequence; `qkv.distributed` makes it."""
 
-    def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, arguments: dict[str, Any], backend: str, also: str | None
-    ) -> Any:
-        """Compute what `nn.Attention` computes, of this process's rows over the keys of all processes."""
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, arguments: Any, backend: str, also: str | None) -> Any:
+        """Compute what `qkv.attention` and its siblings compute, of this process's rows over the keys of all.
+
+        Args:
+            query, key, value: what this process has.
+            arguments: the others, a `qkv.engine.describe.Arguments`.
+            backend: by name.
+            also: "weights" or "state" to return a pair.
+        """
 
     def runs(self, count: int, x: Tensor) -> tuple[range, ...]:
         """Return the positions of this process's rows in the whole sequence, as runs.
@@ -33,16 +38,6 @@ Threads that PyTorch starts for a backward pass, in which a model may run again,
 """
 
 
-def active() -> Shard | None:
-    """Return the shard of the models that run now; None where one process has the whole sequence.
-
-    Example:
-        >>> active() is None
-        True
-    """
-    return ACTIVE[-1] if ACTIVE else None
-
-
 def with_positions(x: Tensor, start: int | Tensor, function: Callable[[Tensor, int | Tensor], Tensor]) -> Tensor:
     """Apply a function of rows and the position of the first one to rows (..., N, M), which a shard may count globally.
 
@@ -58,12 +53,11 @@ def with_positions(x: Tensor, start: int | Tensor, function: Callable[[Tensor, i
         >>> with_positions(torch.zeros(2, 1), 3, lambda x, start: x + start).tolist()
         [[3.0], [3.0]]
     """
-    shard = active()
-    if shard is None:
+    if not ACTIVE:
         return function(x, start)
     expect_whole("start", isinstance(start, int) and start == 0, "positions after a cache or padding")
     results, before = [x[..., :0, :]], 0
-    for run in shard.runs(x.shape[-2], x):
+    for run in ACTIVE[-1].runs(x.shape[-2], x):
         results.append(function(x[..., before : before + len(run), :], run.start))
         before += len(run)
     return torch.cat(results, -2)

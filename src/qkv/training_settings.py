@@ -30,6 +30,14 @@ class Settings:
     epochs: Annotated[
         int | None, Option("Passes over the training data, in place of a number of steps", least=1, instead_of="steps")
     ] = None
+    minutes: Annotated[
+        float | None,
+        Option(
+            "Minutes of updates, in place of a number of steps: it follows from the speed of the first updates",
+            above=0,
+            instead_of="steps",
+        ),
+    ] = None
     batch_tokens: Annotated[int, Option("Batch size, padding included", "tokens", least=1)] = 4096
     batch_size: Annotated[
         int | None, Option("Batch size in examples, in place of tokens", least=1, instead_of="batch_tokens")
@@ -50,6 +58,10 @@ class Settings:
         float, Option("Peak learning rate", above=0, hint="Values from 1e-4 to 1e-2 suit most models.")
     ] = 1e-3
     schedule: Annotated[Schedule, Option("Learning rate after the warm-up")] = "inverse-sqrt"
+    schedule_steps: Annotated[
+        int | None,
+        Option("Updates after which the learning rate stays where the schedule ends", least=1, or_else="all"),
+    ] = None
     warmup: Annotated[
         int, Option("Updates in which the learning rate rises to its peak; at most half of all steps", least=0)
     ] = 400

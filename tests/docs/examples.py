@@ -113,11 +113,12 @@ SMALL: Mapping[str, Sequence[str]] = {
 
 
 def _small(task: str, words: Sequence[str]) -> list[str]:
-    """Return the flags that make a small model; a monotonic alignment has one layer in any case."""
+    """Return the flags that make a small model; a monotonic alignment has one layer in any case, minutes no steps."""
     flags = SMALL[task]
-    fixed = "layers" if any(word.startswith("monotonic") for word in words) else None
+    fixed = ["layers"] if any(word.startswith("monotonic") for word in words) else []
+    fixed += ["steps"] if "--minutes" in words else []
     pairs = zip(flags[::2], flags[1::2], strict=True)
-    return [part for pair in pairs if fixed is None or not pair[0].endswith(fixed) for part in pair]
+    return [part for pair in pairs if not pair[0].endswith(tuple(fixed)) for part in pair]
 
 
 _train = qkv.train

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from qkv.checkpoint.former_names import with_todays_names
+from qkv.checkpoint.run import read_config
 from qkv.errors import CheckpointError, ConfigError
 from qkv.settings import as_dict, build
 from qkv.tasks.catalog import TASKS
@@ -123,6 +124,9 @@ def test_a_run_of_an_earlier_version_is_resumed_as_it_was(task: str, table: dict
             {"batch_tokens": 9, "batch_size": 2},
             "training.batch_size: expected no training.batch_tokens beside it; got both",
         ),
+        ({"minutes": 3, "steps": 2}, "training.minutes: expected no training.steps beside it; got both"),
+        ({"epochs": 3, "minutes": 2}, "training.epochs: expected no training.minutes beside it; got both"),
+        ({"minutes": 0}, "minutes: expected a finite number above 0"),
         ({"epochs": 0}, "epochs: expected an integer, at least 1"),
     ],
 )
@@ -160,6 +164,40 @@ def test_epochs_and_batch_sizes_of_a_task_without_a_tokenizer(tmp_path: Path) ->
     settings = recipe.load_settings(tables)
     assert recipe.load_settings(recipe.show_settings(settings)) == settings
     assert train_run(recipe, settings, tmp_path / "run").step == 2 * -(-50 // 8)
+
+
+class Ticking:
+    """A clock on which each reading is a 32nd of a second after the one before."""
+
+    def __init__(self) -> None:
+        self.readings = 0
+
+    def perf_counter(self) -> float:
+        self.readings += 1
+        return self.readings / 32
+
+
+def test_minutes_are_a_number_of_steps_that_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.tsv").write_text("".join(f"{'ab'[n % 2]}\t{'ab'[n % 2]} {n}\n" for n in range(50)))
+    recipe, clock = RECIPES["classify"], Ticking()
+    monkeypatch.setattr("qkv.tasks.run.time", clock)
+
+    def train_for(minutes: float, out: str) -> int:
+        tables = {
+            "data": {"data": tmp_path / "train.tsv"},
+            "model": {"model": "none", "width": 4},
+            "training": {"minutes": minutes, "batch_size": 8, "validate_every": 20, "schedule": "constant"},
+        }
+        return train_run(recipe, recipe.load_settings(tables), tmp_path / out).step
+
+    steps = train_for(0.05, "run")
+    # A tenth of three seconds is measured: ten updates in eleven ticks.
+    assert steps == round(3 / (11 / 32 / 10))
+    measured, stored = clock.readings, read_config(tmp_path / "run")
+    assert stored["training"]["steps"] == steps  # type: ignore[index,call-overload]
+    assert train_for(0.05, "run") == steps
+    assert train_for(0.1, "run") == 2 * steps, "twice as long"
+    assert clock.readings == measured, "and nothing was measured again"
 
 
 @pytest.mark.parametrize(("task", "lacks"), [("point", ["tokenizer"]), ("regress", ["tokenizer", "training"])])

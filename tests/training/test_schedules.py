@@ -46,7 +46,9 @@ def test_inverse_sqrt_is_the_one_of_vaswani_et_al():
         assert learning_rate(settings, step) == pytest.approx(width**-0.5 * min(step**-0.5, step * warmup**-1.5))
 
 
-@pytest.mark.parametrize("name", ["linear", "cosine"])
-def test_past_the_end_the_rate_stays_at_zero(name):
-    assert factor(name, 101, 10, 100) == pytest.approx(0)
-    assert factor(name, 500, 10, 100) == pytest.approx(0)
+@given(NAMES, WARMUP, st.integers(1, 60), st.integers(0, 60))
+def test_past_its_end_a_schedule_keeps_its_last_rate(name, warmup, length, more):
+    ended = Settings(schedule=name, warmup=warmup, steps=length)
+    longer = Settings(schedule=name, warmup=warmup, steps=length + more, schedule_steps=length)
+    rates = [learning_rate(ended, step) for step in range(1, length + 1)]
+    assert [learning_rate(longer, step) for step in range(1, length + more + 1)] == rates + [rates[-1]] * more

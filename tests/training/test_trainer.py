@@ -4,6 +4,7 @@ import re
 import signal
 import threading
 from dataclasses import replace
+from itertools import count
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from qkv.checkpoint.rotation import best_step, locate, steps
 from qkv.errors import CheckpointError, ConfigError, DataError, TrainingError
 from qkv.metrics.figure import Figure
 from qkv.training.journal import read_journal
+from qkv.training.trainer import Trainer
 
 
 class Stopping(ShiftTask):
@@ -464,25 +466,67 @@ def test_standard_error_is_where_progress_goes(tmp_path, capsys):
     assert captured.err.startswith("step 5/5  loss ")
 
 
+def rates_of(run):
+    return {
+        event["step"]: event["learning_rate"]
+        for event in read_journal(run / "metrics.jsonl")
+        if event["kind"] == "train"
+    }
+
+
+FREE = ("training.steps", "training.schedule_steps")
+
+
+def going_on(run, settings, **training):
+    """Go on with other settings of the training; returns what was said about the learning rate."""
+    stream = Quiet()
+    run_training(run, replace(settings, **training), config=CONFIG | {"training": training}, free=FREE, stream=stream)
+    return [line for line in stream.text.splitlines() if "learning rate" in line]
+
+
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "inverse-sqrt", "constant"])
 @pytest.mark.parametrize(("first", "later"), [(6, 18), (12, 30), (20, 21)])
 def test_more_steps_never_move_the_learning_rate_in_silence(schedule, first, later, tmp_path):
-    settings = replace(SETTINGS, schedule=schedule, steps=first, log_every=1)
-    stream, free = Quiet(), ("training.steps",)
-    run_training(tmp_path, settings, config=CONFIG | {"training": {"steps": first}}, free=free)
-    config = CONFIG | {"training": {"steps": later}}
-    run_training(tmp_path, replace(settings, steps=later), config=config, free=free, stream=stream)
-    rate = {
-        event["step"]: event["learning_rate"]
-        for event in read_journal(tmp_path / "metrics.jsonl")
-        if event["kind"] == "train"
-    }
+    settings = replace(SETTINGS, schedule=schedule, log_every=1)
+    assert going_on(tmp_path, settings, steps=first) == []
+    try:
+        said = going_on(tmp_path, settings, steps=later)
+    except ConfigError as error:
+        said = [str(error)]
+        assert max(rates_of(tmp_path)) == first, "nothing was trained"
+        going_on(tmp_path, settings, steps=later, schedule_steps=later)
+        rate = rates_of(tmp_path)
+        assert rate[first + 1] > 2 * rate[first]
+    rate = rates_of(tmp_path)
     before, after = rate[first], rate[first + 1]
     moves = max(before, after) > 1.1 * min(before, after)
-    said = [line for line in stream.text.splitlines() if "learning rate" in line]
     assert bool(said) == moves
     if moves:
-        assert all(part in said[0] for part in (f"{after:.2g}", f"{first:,}", "--from", "--schedule constant"))
+        names = (f"{before:.2g}", f"{after:.2g}", f"{first:,}", f"{later:,}")
+        assert all(part in said[0] for part in names)
+
+
+def test_a_finished_schedule_goes_on_at_its_last_rate_if_asked(tmp_path):
+    settings = replace(SETTINGS, schedule="cosine", log_every=1)
+    going_on(tmp_path, settings, steps=6)
+    with pytest.raises(ConfigError) as refused:
+        going_on(tmp_path, settings, steps=18)
+    assert refused.value.argument == "training.schedule_steps"
+    assert {"schedule_steps=18", "schedule_steps=6"} <= set(refused.value.hint.replace(",", "").split())
+    assert going_on(tmp_path, settings, steps=18, schedule_steps=6) == []
+    assert going_on(tmp_path, settings, steps=24, schedule_steps=6) == []
+    rate = rates_of(tmp_path)
+    assert [rate[step] for step in range(7, 25)] == [rate[6]] * 18
+
+
+def test_timing_updates_changes_nothing(whole, tmp_path):
+    task, ticks = fresh(), count()
+    trainer = Trainer(task, task.model, SETTINGS, CONFIG)
+    before = {name: tensor.clone() for name, tensor in task.model.state_dict().items()}
+    # The clock is read before and after the updates, and between them: three updates, five readings.
+    assert trainer.seconds_of_update(3.0, lambda: float(next(ticks))) == pytest.approx(4 / 3)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in task.model.state_dict().items())
+    assert run_training(tmp_path, task=task).digest == whole[1].digest
 
 
 class Stuck(ShiftTask):

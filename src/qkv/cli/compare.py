@@ -52,8 +52,8 @@ def _flags(task: TaskSettings) -> dict[str, Any]:
         help = f"To test on, as `qkv evaluate --{name}`: figures are of these files, and differences are tested."
         flags[TEST + name] = Annotated[Path | None, typer.Option(help=help, rich_help_panel=_PANEL)]
     for name, flag in flags_of(task, options=False).items():
-        if name not in NOT_COMPARED:
-            flags[name] = Annotated[str | None, *flag.__metadata__] if can_vary(task, name) else flag
+        flags[name] = Annotated[str | None, *flag.__metadata__] if can_vary(task, name) else flag
+        flag.__metadata__[0].hidden = name in NOT_COMPARED  # given, it is refused with a hint
     return flags
 
 

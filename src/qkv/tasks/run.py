@@ -4,6 +4,7 @@
 (`qkv.training.trainer`) train.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -33,7 +34,16 @@ from qkv.tasks.origin import (
     start_from,
 )
 from qkv.tasks.recipe import Recipe, Tables
-from qkv.tasks.run_folder import CHANGEABLE, OLDER_DEFAULTS, expect_same_run, files_read, run_folder, store, with_parts
+from qkv.tasks.run_folder import (
+    CHANGEABLE,
+    OLDER_DEFAULTS,
+    expect_same_run,
+    files_read,
+    run_folder,
+    store,
+    with_parts,
+    with_steps,
+)
 from qkv.tasks.tokenizing import Unknown, as_learned, expect_known
 from qkv.training import trainer
 from qkv.training.batches import batches_of, first_batches
@@ -45,6 +55,8 @@ from qkv.training_settings import Settings as Training
 from qkv.values.catalog import as_flag
 from qkv.values.devices import as_device
 
+_MEASURED = 3.0
+"""For how many seconds updates are timed."""
 AnyRecipe = Recipe[Any, Any, Any, Any]
 
 
@@ -195,7 +207,7 @@ def _train_one(
     model = recipe.build(settings.model, text).to(compute_device)
     start_from(model, origin)
     learned = recipe.job(model, text, settings)
-    training = with_steps(settings.training, learned)
+    training = _with_steps(settings.training, learned, model, folder)
     if origin is None or not origin.weights:
         with working("computing the first batch"):
             start_from_first_batch(model, lambda: first_objective(learned, training))
@@ -253,13 +265,21 @@ def _vocabulary(text: Tokenized, parts: Sequence[Unknown]) -> str:
     return f"vocabulary of {text.tokenizer.size:,}{detail}"
 
 
-def with_steps(training: Training, task: Task[Any]) -> Training:
-    """Return the settings with as many steps as the epochs have, if epochs are counted."""
-    if training.epochs is None:
+def _with_steps(training: Training, task: Task[Any], model: nn.Module, folder: Path) -> Training:
+    """Return the settings with as many steps as the epochs or minutes have, if those are counted."""
+    if training.epochs is not None:
+        with working("counting the batches of an epoch"):
+            batches = batches_of(task, training, 0).total()
+        return replace(training, steps=training.epochs * -(-batches // training.accumulate))
+    if training.minutes is None:
         return training
-    with working("counting the batches of an epoch"):
-        batches = batches_of(task, training, 0).total()
-    return replace(training, steps=training.epochs * -(-batches // training.accumulate))
+    seconds = min(_MEASURED, 6 * training.minutes)  # at most a tenth
+
+    def measured() -> float:
+        with working("timing updates"):
+            return trainer.Trainer(task, model, training, {}).seconds_of_update(seconds, time.perf_counter)
+
+    return with_steps(training, folder, measured)
 
 
 def first_objective(task: Task[Any], training: Training) -> None:

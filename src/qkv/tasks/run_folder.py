@@ -1,6 +1,6 @@
 """The run folder of a training: checks before it is used, and saving a model that is fitted in one step."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,11 @@ from qkv.checkpoint.disk import expect_writable
 from qkv.checkpoint.rotation import save_step, step_folder
 from qkv.checkpoint.run import NAME as RUN
 from qkv.checkpoint.run import expect_run_folder, expect_same, open_run, read_config
-from qkv.errors import ConfigError, setting
+from qkv.errors import ConfigError, quantity, setting
 from qkv.metrics.figure import Figure
 from qkv.tasks.launch import expect_one_process
 from qkv.tasks.listeners import listeners
+from qkv.tasks.notes import note
 from qkv.training.events import Outcome, Saved, Validated
 from qkv.training.processes import current
 from qkv.training_settings import Settings
@@ -25,6 +26,8 @@ _FITTED = 1
 CHANGEABLE = (
     "training.steps",
     "training.epochs",
+    "training.minutes",
+    "training.schedule_steps",
     "training.validate_every",
     "training.log_every",
     "training.patience",
@@ -118,6 +121,28 @@ def with_parts(training: Settings, folder: Path) -> Settings:
         known = stored.get("parts", 1) if isinstance(stored, dict) else None
         parts = known if isinstance(known, int) else parts
     return replace(training, parts=int(processes.copy_text(f"{parts}")))
+
+
+def with_steps(training: Settings, folder: Path, seconds_of_update: Callable[[], float]) -> Settings:
+    """Return the settings with a number of steps in place of minutes, the same one whenever the run is resumed.
+
+    Args:
+        training: the settings, which count minutes.
+        folder: the run folder, existing or not; the first process reads it for all.
+        seconds_of_update: measures how long an update takes; called for a run that was begun without minutes.
+    """
+    assert training.minutes is not None
+    processes, steps = current(), 0
+    if processes.leads and (folder / RUN).is_file():
+        match read_config(folder).get("training"):
+            case {"minutes": float() | int() as minutes, "steps": int(stored)} if minutes > 0:
+                steps = max(1, round(stored * training.minutes / minutes))
+    steps = int(processes.copy_text(f"{steps}"))
+    if not steps:
+        seconds = seconds_of_update()
+        steps = int(processes.copy_text(f"{max(1, round(60 * training.minutes / seconds))}"))
+        note(f"qkv: an update takes {seconds:.3g} s here: {quantity(steps, 'step')}, without the validations")
+    return replace(training, steps=steps)
 
 
 def files_read(files: object) -> dict[str, str]:

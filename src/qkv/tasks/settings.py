@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from inspect import Parameter
+from itertools import permutations
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, final
@@ -405,11 +406,12 @@ class TaskSettings:
             ConfigError: both are given.
         """
         for table, cls in self.tables.items():
-            present = tables.get(table, {})
-            for name, option in options_of(cls).items():
-                if name in present and option.instead_of in present:
+            present, options = tables.get(table, {}), options_of(cls)
+            for name, other in permutations(present, 2):
+                replaced = options[name].instead_of if name in options else ""
+                if replaced and other in options and replaced in (other, options[other].instead_of):
                     hint = "They set the same: omit one of them."
-                    expected = f"no {setting(f'{table}.{option.instead_of}')} beside it"
+                    expected = f"no {setting(f'{table}.{other}')} beside it"
                     raise ConfigError(f"{table}.{name}", expected, "both", hint)
 
     def replaced(self, table: str, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,10 +16,12 @@ class Updated:
     Args:
         step: its number, from 1.
         loss: mean over the units that the objective counts.
+        seconds_left: estimate; None if there is none.
     """
 
     step: int
     loss: float
+    seconds_left: float | None = None
 
 
 @final

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from qkv.checkpoint.json_values import JsonValue
 from qkv.checkpoint.rotation import best_step, mark_best, steps
 from qkv.compiled import target
-from qkv.errors import CheckpointError, harmless, on_command_line, setting
+from qkv.errors import CheckpointError, ConfigError, harmless, on_command_line, setting
 from qkv.files import FREE, room_for
 from qkv.training.schedules import learning_rate
 from qkv.training.state import State
@@ -18,6 +18,8 @@ from qkv.training_settings import Settings
 
 _SAME_RATE = 1.1
 """The ratio up to which two learning rates count as the same."""
+_JUMP = 2.0
+"""The ratio above which a learning rate that rises can undo what was learned."""
 
 
 def set_weights(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -> None:
@@ -52,33 +54,38 @@ def report_arithmetic(state: State, say: Callable[[str], None]) -> None:
     state.threads, state.arithmetic = threads, kernels
 
 
-def report_schedule(
-    settings: Settings, before: Mapping[str, JsonValue], step: int, folder: Path, say: Callable[[str], None]
-) -> None:
-    """Say that another number of steps moves the learning rate of the next update, and how to keep it.
+def expect_schedule(settings: Settings, before: Mapping[str, JsonValue], step: int, say: Callable[[str], None]) -> None:
+    """Say that another number of steps moves the learning rate of the next update; ask if it would rise a lot.
 
     Args:
         settings: the present ones.
         before: the configuration of the checkpoint.
         step: number of completed updates.
-        folder: the checkpoint.
         say: called with the message.
+
+    Raises:
+        ConfigError: the rate would jump, and no number of steps of the schedule is given.
     """
-    table = before.get("training")
-    planned_steps = table.get("steps") if isinstance(table, Mapping) else None
+    stored = before.get("training")
+    table = stored if isinstance(stored, Mapping) else {}
+    planned_steps, length = table.get("steps"), table.get("schedule_steps")
     if not isinstance(planned_steps, int) or not 0 < step < settings.steps:
         return
-    # A schedule that was finished stays at its end: the rate of its last update.
-    planned = learning_rate(replace(settings, steps=planned_steps), min(step + 1, planned_steps))
+    length = length if isinstance(length, int) else planned_steps
+    planned = learning_rate(replace(settings, schedule_steps=length), step + 1)
     rate = learning_rate(settings, step + 1)
     if max(rate, planned) <= _SAME_RATE * min(rate, planned):
         return
-    flags = {"from": str(folder), "schedule": "constant", "learning_rate": f"{planned:.2g}", "warmup": "0"}
-    say(
-        f"With {settings.steps:,} steps in place of {planned_steps:,}, the {settings.schedule} schedule moves the "
-        f"learning rate from {planned:.2g} to {rate:.2g} at step {step + 1:,}. To train on at {planned:.2g} instead, "
-        f"stop and start a new run: {' '.join(on_command_line(name, text) for name, text in flags.items())}"
+    moves = (
+        f"{settings.steps:,} steps in place of {planned_steps:,}, the {settings.schedule} schedule moves the "
+        f"learning rate from {planned:.2g} to {rate:.2g} at step {step + 1:,}"
     )
+    if settings.schedule_steps is None and rate > _JUMP * planned:
+        longer, ended = (setting("schedule_steps", f"{number}") for number in (settings.steps, length))
+        both = f"Give {longer} for that, or {ended} to stay at {planned:.2g}."
+        raise ConfigError("training.schedule_steps", "a choice", f"none: with {moves}", both)
+    flag = on_command_line("schedule_steps", f"{length}")
+    say(f"With {moves}. To stay at {planned:.2g}, stop, and give {flag}.")
 
 
 def point_to_best(run: Path, best: int) -> None:

@@ -23,9 +23,9 @@ def factor(schedule: Schedule, step: int, warmup: int, steps: int) -> float:
 
     Args:
         schedule: the schedule after the warm-up.
-        step: the update's number, from 1.
+        step: the update's number, from 1 to `steps`.
         warmup: number of updates until the peak; 0 starts at the peak.
-        steps: total number of updates.
+        steps: number of updates of the schedule.
 
     Returns:
         A number from 0 to 1.
@@ -39,8 +39,7 @@ def factor(schedule: Schedule, step: int, warmup: int, steps: int) -> float:
     """
     if step < warmup:
         return step / warmup
-    # Training continues past `steps` only if `steps` is raised; a finished schedule stays at its end.
-    progress = min(1.0, (step - warmup) / max(1, steps - warmup + 1))
+    progress = (step - warmup) / max(1, steps - warmup + 1)
     match schedule:
         case "constant":
             return 1.0
@@ -57,7 +56,7 @@ def learning_rate(settings: Settings, step: int) -> float:
 
     Args:
         settings: peak, schedule, warm-up and number of updates.
-        step: the update's number, from 1.
+        step: the update's number, from 1; beyond the schedule its last rate is kept.
 
     Returns:
         The learning rate.
@@ -67,6 +66,10 @@ def learning_rate(settings: Settings, step: int) -> float:
         0.005
         >>> learning_rate(Settings(learning_rate=0.01, warmup=400, steps=200), step=100)
         0.01
+        >>> ended = Settings(learning_rate=0.01, schedule="linear", warmup=0, steps=60, schedule_steps=19)
+        >>> [round(learning_rate(ended, step), 4) for step in (1, 2, 19, 20, 60)]
+        [0.0095, 0.009, 0.0005, 0.0005, 0.0005]
     """
-    warmup = min(settings.warmup, settings.steps // 2)
-    return settings.learning_rate * factor(settings.schedule, step, warmup, settings.steps)
+    steps = settings.schedule_steps or settings.steps
+    warmup = min(settings.warmup, steps // 2)
+    return settings.learning_rate * factor(settings.schedule, min(step, steps), warmup, steps)

@@ -63,8 +63,8 @@ class ProgressLines:
     def __call__(self, event: Event) -> None:
         """Write a line for events that have one."""
         match event:
-            case Updated(step, loss):
-                self._begin(f"step {step:,}/{self._steps:,}", " ago")
+            case Updated(step, loss, left):
+                self._begin(f"step {step:,}/{self._steps:,}{_left(left)}", " ago")
                 if self._every:
                     self._write(f"{self._phase}  loss of this batch {loss:.4f}")
             case Validating(step):
@@ -116,8 +116,9 @@ class Bar:
     def __call__(self, event: Event) -> None:
         """Advance the bar, or write a line above it."""
         match event:
-            case Updated(step):
-                self._progress.update(self._task, completed=step, text=self._loss + self._rest)
+            case Updated(step, _, left):
+                text = self._loss + self._rest or _left(left).strip()
+                self._progress.update(self._task, completed=step, text=text)
             case Logged(step):
                 self._loss, self._rest = f"loss {event.loss:.4f}", self._rest_that_fits(event)
                 self._progress.update(self._task, completed=step, text=self._loss + self._rest)
@@ -164,8 +165,8 @@ class NotebookBar:
     def __call__(self, event: Event) -> None:
         """Advance the bar, at most four times a second between lines of the log."""
         match event:
-            case Updated(step):
-                self._step = step
+            case Updated(step, _, left):
+                self._step, self._text = step, self._text or _left(left).strip()
                 if time.monotonic() - self._last_shown_at < 0.25:
                     return
             case Logged(step):
@@ -250,4 +251,9 @@ def _line(event: Event, steps: int, unit: str) -> str:
 def _rates(event: Logged, unit: str) -> tuple[str, str, str]:
     """Return learning rate, speed and time left."""
     speed = f"{event.tokens_per_second:,.0f} {unit}/s"
-    return f"lr {event.learning_rate:.2e}", speed, f"{duration(event.seconds_left)} left"
+    return f"lr {event.learning_rate:.2e}", speed, _left(event.seconds_left).strip()
+
+
+def _left(seconds: float | None) -> str:
+    """Return how long a training will take, behind two spaces; nothing if that is not known."""
+    return "" if seconds is None else f"  {duration(seconds)} left"

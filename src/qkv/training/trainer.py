@@ -58,9 +58,9 @@ from qkv.training.processes import Node, Tree, current, expect_enough, part_seed
 from qkv.training.protocols import Batches, Task
 from qkv.training.resuming import (
     arithmetic,
+    expect_schedule,
     point_to_best,
     report_arithmetic,
-    report_schedule,
     set_weights,
     stored_buffers,
 )
@@ -215,6 +215,7 @@ class Trainer:
 
         Raises:
             CheckpointError: there are checkpoints, but none from which training can resume.
+            ConfigError: another number of steps would make the learning rate jump.
             DataError: there is nothing to train on.
             TrainingError: the processes train something else.
         """
@@ -226,6 +227,34 @@ class Trainer:
         else:
             self._resume(run, newest, say)
         self._share()
+
+    def seconds_of_update(self, seconds: float, clock: Callable[[], float]) -> float:
+        """Return how long an update takes: updates are computed for so many seconds, and undone.
+
+        Args:
+            seconds: how long to measure.
+            clock: returns the time in seconds.
+
+        Raises:
+            DataError: there is nothing to train on.
+            TrainingError: loss or gradient are not finite, memory ran out, or the processes train something else.
+        """
+        self._expect_same_training()
+        weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+        with undisturbed():
+            self.model.train()
+            if self.processes.leads:
+                self._start(lambda text: None)
+            self._share()
+            self.update()  # the first one compiles, and fills caches
+            start, updates = clock(), 0
+            while self.processes.copy_text("more" if not updates or clock() - start < seconds else ""):
+                self.update()
+                updates += 1
+            passed = clock() - start
+        self.model.load_state_dict(weights)
+        self.model.zero_grad(set_to_none=True)
+        return passed / updates
 
     def _start(self, say: Callable[[str], None]) -> None:
         settings = self.settings
@@ -249,7 +278,7 @@ class Trainer:
         set_generators(contents.trainer.tensors)
         say(f"Resuming from {folder.name} in {run}.")
         report_arithmetic(self.state, say)
-        report_schedule(self.settings, contents.config, self.state.step, folder, say)
+        expect_schedule(self.settings, contents.config, self.state.step, say)
         point_to_best(run, self.state.best_step)
         self._saved, self._figures = folder, tuple(contents.figures)
 
@@ -316,7 +345,7 @@ class Trainer:
             start, tokens = time.monotonic(), state.tokens
             loss, norm = self.update()
             self._clock.count(state.tokens - tokens, time.monotonic() - start)
-            self._notify(Updated(state.step, loss))
+            self._notify(Updated(state.step, loss, self._clock.seconds_left(state.step, settings.steps)))
             if state.step % settings.log_every == 0 or state.step == settings.steps:
                 self._log(norm)
 

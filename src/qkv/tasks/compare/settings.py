@@ -15,6 +15,7 @@ MOST_SEEDS = 1000
 NOT_COMPARED: Mapping[str, str] = MappingProxyType(
     {
         "seed": "Give seeds, how many trainings each combination has.",
+        "minutes": "Give steps: trainings are compared after equally many, and their time is reported.",
         "ensemble": "Compare single models.",
         "both_directions": "Compare single models.",
     }

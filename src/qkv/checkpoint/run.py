@@ -1,6 +1,6 @@
 """A run folder opened for training: one configuration, one process, and no other folder of that name.
 
-RUN/run.json    what this folder is, and the configuration it was started with
+RUN/run.json    what this folder is, the configuration it was started with, and the names of the files that were read
 """
 
 import json
@@ -17,7 +17,7 @@ from qkv.checkpoint.folder import is_checkpoint, recover
 from qkv.checkpoint.former_names import with_todays_names
 from qkv.checkpoint.json_values import JsonValue, decode_mapping, differences, encode, is_version
 from qkv.checkpoint.rotation import step_folder, steps
-from qkv.errors import CheckpointError, ConfigError, setting
+from qkv.errors import CheckpointError, ConfigError, setting, spelled
 from qkv.files import absolute
 
 NAME = "run.json"
@@ -78,7 +78,9 @@ def open_run(
         if stored is not None:
             expect_same(folder, stored, config, free, added or {}, files)
         if stored is None or differences(stored, config):
-            replace_file(folder / NAME, encode({"format": FORMAT, "version": VERSION, "config": config}, NAME))
+            names = {name: _names(flags) for name, flags in files.items() if _has(config, name)}
+            contents: dict[str, JsonValue] = {"format": FORMAT, "version": VERSION, "config": config, "files": names}
+            replace_file(folder / NAME, encode(contents, NAME))
         for step in steps(folder):
             recover(step_folder(folder, step))
         remove_leftovers(folder)
@@ -128,15 +130,36 @@ def read_config(folder: Path) -> dict[str, JsonValue]:
     Raises:
         CheckpointError: it is missing or damaged.
     """
+    config = _read(folder)["config"]
+    assert isinstance(config, dict)
+    return with_todays_names(config)
+
+
+def read_files(folder: Path) -> dict[str, str]:
+    """Read the names of the files that a run was trained and validated on; runs of older versions have none.
+
+    Args:
+        folder: a run folder.
+
+    Returns:
+        The names as the user gave them, "text.train" and "text.valid"; several are separated by spaces.
+
+    Raises:
+        CheckpointError: it is missing or damaged.
+    """
+    files = _read(folder).get("files")
+    return {name: text for name, text in files.items() if isinstance(text, str)} if isinstance(files, dict) else {}
+
+
+def _read(folder: Path) -> dict[str, JsonValue]:
     path = str(folder / NAME)
     with FolderReader(folder) as reader:
         value = decode_mapping(reader.read(NAME, _LIMIT), path)
-    config = value.get("config")
     is_current = value.get("format") == FORMAT and is_version(value.get("version"), VERSION)
-    if not is_current or not isinstance(config, dict):
+    if not is_current or not isinstance(value.get("config"), dict):
         hint = f"Give another {setting('out')}; if qkv trained in this folder, use the same or a newer version of qkv."
         raise CheckpointError(path, f'"format": "{FORMAT}", "version": {VERSION}', "something else", hint)
-    return with_todays_names(config)
+    return value
 
 
 def expect_run_folder(folder: Path) -> None:
@@ -199,6 +222,16 @@ def expect_same(
     more = f" and {len(changed) - _MOST} more" if len(changed) > _MOST else ""
     hint = f"{note}Give another {setting('out')}, or the same settings as before."
     raise ConfigError(setting("out", str(folder)), "the configuration this run was started with", got + more, hint)
+
+
+def _has(config: Mapping[str, JsonValue], dotted: str) -> bool:
+    table, _, name = dotted.partition(".")
+    return isinstance(rows := config.get(table), Mapping) and name in rows
+
+
+def _names(flags: str) -> str:
+    """Return the names of files in flags as text that any locale can write."""
+    return spelled(flags, lambda flag, value: value or flag).encode("utf-8", "backslashreplace").decode()
 
 
 def _is_sum(value: JsonValue) -> bool:

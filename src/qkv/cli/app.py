@@ -16,6 +16,7 @@ from qkv.cli.explain import explain
 from qkv.cli.export import export
 from qkv.cli.flags import DEPLOY, LOOK, TRAIN, USE
 from qkv.cli.paths import CommandOfPaths
+from qkv.cli.runs import runs
 from qkv.cli.train import command_of as training
 from qkv.cli.train import prepare_command
 from qkv.cli.view import view
@@ -110,6 +111,7 @@ train = typer.Typer(
 app.add_typer(train, rich_help_panel=TRAIN)
 app.add_typer(compare, rich_help_panel=TRAIN)
 app.command("prepare", cls=CommandOfPaths, rich_help_panel=TRAIN)(prepare_command)
+app.command(cls=CommandOfPaths, rich_help_panel=TRAIN)(runs)
 app.command(cls=CommandOfPaths, rich_help_panel=TRAIN)(demo)
 _LOOKS: tuple[Any, ...] = (view, align, explain)
 app.command("evaluate", cls=EvaluateCommand, context_settings=ANY_FLAGS, rich_help_panel=USE)(evaluate)

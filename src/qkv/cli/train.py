@@ -134,7 +134,8 @@ def _read(task: TaskSettings, name: str, item: Any) -> Any:
 def _train(recipe: "AnyRecipe", tables: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]) -> None:
     from qkv.settings import to_toml
     from qkv.tasks import run
-    from qkv.tasks.notes import as_json
+    from qkv.tasks.notes import as_json, note, quiet
+    from qkv.tasks.overview import summary
     from qkv.tasks.streams import write_json, write_lines
 
     start, tokenizer_from = options.get("start"), options.get("tokenizer_from")
@@ -157,6 +158,9 @@ def _train(recipe: "AnyRecipe", tables: Mapping[str, Mapping[str, Any]], options
         recipe.draw(options["out"], options["picture"])
     if outcome.exit_code:
         raise typer.Exit(outcome.exit_code)
+    if outcome.digest and not quiet():  # of several processes the first one's
+        for line in summary(outcome, options["out"]):
+            note(line)
 
 
 _FILES = "files"

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -47,6 +47,17 @@ def write_lines(lines: Iterable[str]) -> None:
 def format_lines(lines: Iterable[str]) -> str:
     """Return lines as one text; a line feed within one becomes a space."""
     return "".join(line.replace("\n", " ") + "\n" for line in lines)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the rows of a table as lines with aligned columns.
+
+    Example:
+        >>> aligned([("run", "best"), ("runs/films", "91 %")])
+        ['run         best', 'runs/films  91 %']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def write_json(rows: Iterable[Mapping[str, object]]) -> None:

@@ -14,7 +14,7 @@ from qkv.metrics.bootstrap import paired_bootstrap
 from qkv.metrics.figure import Figure
 from qkv.tasks.compare.grid import Cell
 from qkv.tasks.compare.training import Result
-from qkv.tasks.streams import finite
+from qkv.tasks.streams import aligned, finite
 
 _NOTHING = "–"
 
@@ -167,9 +167,7 @@ class Comparison:
         return dict(value)
 
     def __repr__(self) -> str:
-        header, *rows = self.table()
-        widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-        return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in (header, *rows))
+        return "\n".join(aligned(self.table()))
 
     def _repr_html_(self) -> str:
         header, *rows = self.table()

@@ -1,0 +1,205 @@
+"""What runs are: what was trained, on what, how well, and the commands that use it."""
+
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from qkv.checkpoint.contents import decode_figures
+from qkv.checkpoint.folder import current_folder
+from qkv.checkpoint.json_values import differences
+from qkv.checkpoint.manifest import FIGURES, LIMITS
+from qkv.checkpoint.rotation import best_step, step_folder, steps
+from qkv.checkpoint.run import NAME as RUN
+from qkv.checkpoint.run import read_config, read_files
+from qkv.errors import CheckpointError, ConfigError, on_command_line
+from qkv.files import absolute, read_file
+from qkv.metrics.figure import Figure
+from qkv.tasks.catalog import TASKS, recipe_of
+from qkv.tasks.run_folder import OLDER_DEFAULTS
+from qkv.training.events import Outcome
+from qkv.training.journal import NAME as JOURNAL
+from qkv.training.journal import read_journal
+from qkv.training.screen import duration, show_figures
+
+
+@final
+@dataclass(frozen=True)
+class Overview:
+    """A run.
+
+    Args:
+        folder: the run folder.
+        task: what it learned.
+        model: the kind of model; "" for a task that has one kind.
+        files: what it was trained and validated on, as the user named it; empty in runs of older versions.
+        settings: those that are not the defaults of the task and the kind of model, by dotted name.
+        step: number of completed updates, up to the newest checkpoint.
+        steps: how many there are to be; None for a model that is fitted in one step.
+        seconds: time of training.
+        best_step: the step of the best checkpoint; None before a validation.
+        figures: its figures, the one that chose it first.
+    """
+
+    folder: Path
+    task: str
+    model: str
+    files: Mapping[str, str]
+    settings: Mapping[str, Any]
+    step: int
+    steps: int | None
+    seconds: float
+    best_step: int | None
+    figures: tuple[Figure, ...]
+
+    @classmethod
+    def of(cls, folder: Path) -> "Overview":
+        """Read what a run is.
+
+        Raises:
+            CheckpointError: it is no run, of an unknown task, or damaged.
+        """
+        config = read_config(folder)
+        task, model, training = config.get("task"), config.get("model"), config.get("training")
+        if task not in TASKS:
+            hint = f"Its tasks are {', '.join(TASKS)}."
+            raise CheckpointError(str(folder / RUN), "a task of this version", repr(task)[:80], hint)
+        kind = model.get("model", "") if isinstance(model, Mapping) else ""
+        training = training if isinstance(training, Mapping) else {}
+        planned, monitor = training.get("steps"), training.get("monitor")
+        best, lines = best_step(folder), read_journal(folder / JOURNAL)
+        return cls(
+            folder,
+            str(task),
+            str(kind),
+            read_files(folder),
+            _not_default(str(task), config),
+            max(steps(folder), default=0),
+            planned if isinstance(planned, int) else None,
+            max((float(line.get("seconds") or 0.0) for line in lines), default=0.0),
+            best,
+            () if best is None else _figures(current_folder(step_folder(folder, best)), monitor),
+        )
+
+    @property
+    def trained(self) -> str:
+        """How long it was trained."""
+        if self.steps is None:
+            return "fitted"
+        of = "" if self.step == self.steps else f" of {self.steps:,}"
+        return f"{self.step:,}{of} steps, {duration(self.seconds)}"
+
+    def lines(self) -> list[str]:
+        """Return everything as lines for people."""
+        files = list(dict.fromkeys(self.files.values()))
+        best = "" if self.best_step is None or self.steps is None else f"at step {self.best_step:,}: "
+        rows = {
+            "task": f"{self.task} ({self.model})" if self.model else self.task,
+            "trained on": files[0] if files else "",
+            "validated on": files[1] if len(files) > 1 else "",
+            "settings": " ".join(_as_flag(name, item) for name, item in self.settings.items()),
+            "trained": self.trained,
+            "best": best + show_figures(self.figures) if self.figures else "",
+        }
+        width = max(map(len, rows))
+        lines = [f"{name:{width}}  {text}" for name, text in rows.items() if text]
+        return [str(self.folder), *lines, *(f"{'use':{width}}  {line}" for line in commands(self.task, self.folder))]
+
+    def to_json_value(self) -> dict[str, Any]:
+        """Return everything as names and numbers."""
+        return {
+            "run": self.folder,
+            "task": self.task,
+            "model": self.model,
+            "files": dict(self.files),
+            "settings": dict(self.settings),
+            "step": self.step,
+            "steps": self.steps,
+            "seconds": self.seconds,
+            "best_step": self.best_step,
+            "figures": {figure.name: figure.value for figure in self.figures},
+            "commands": commands(self.task, self.folder),
+        }
+
+
+def runs_in(folder: Path) -> Iterator[Path]:
+    """Yield the runs in a folder and in the folders below it, in the order of their names, or the folder if it is one.
+
+    Raises:
+        CheckpointError: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise CheckpointError(str(folder), "a run, or a folder with runs", "no such folder", "Check the name.")
+    for parent, folders, files in os.walk(folder):
+        if RUN in files:
+            folders.clear()
+            yield Path(parent)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+
+
+def summary(outcome: Outcome, out: Path) -> list[str]:
+    """Return what to say at the end of a training: how long it took, its best figures, where they lie, what to do next.
+
+    Args:
+        outcome: how it ended.
+        out: the folder that the training was given; that of an ensemble has a run for each model.
+    """
+    run = Overview.of(outcome.checkpoint.parent)
+    at = "" if run.steps is None else f", at step {run.best_step:,}"
+    best = f"; best: {show_figures(run.figures)}{at}" if run.figures else ""
+    within = absolute(run.folder).relative_to(absolute(out))  # of an ensemble the name of the last model
+    where = out / within if run.best_step is None else step_folder(out / within, run.best_step)
+    return [f"qkv: {run.trained}{best}, in {where}", *(f"  {line}" for line in commands(run.task, out))]
+
+
+def commands(task: str, folder: Path) -> list[str]:
+    """Return the commands that use a run, by the examples in the help of its task.
+
+    Example:
+        >>> commands("generate", Path("runs/my own"))[0]
+        "qkv generate 'runs/my own' --prompt "KING:" --tokens 500"
+    """
+    settings, run = TASKS[task], shlex.quote(str(folder))
+    examples = [_example(table) for table in (settings.answers, settings.evaluation)]
+    text = re.search(r'"[^"]+"|(?<=^echo )\S+', examples[0])
+    if text is not None:
+        examples.append(f"qkv view RUN --text {text[0]}")
+    return [re.sub(r"runs/\S+|\bRUN\b", lambda _: run, example) for example in examples if example]
+
+
+def _example(table: Any) -> str:
+    found = re.search(r"^ *Example: (.+)$", getattr(table, "__doc__", None) or "", flags=re.MULTILINE)
+    return "" if found is None else found[1]
+
+
+def _figures(checkpoint: Path, monitor: object) -> tuple[Figure, ...]:
+    path = checkpoint / FIGURES
+    figures = decode_figures(read_file(path, LIMITS[FIGURES], links=False), str(path)) if path.is_file() else ()
+    return tuple(sorted(figures, key=lambda figure: figure.name != (monitor or figures[0].name)))
+
+
+def _not_default(task: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that are not the defaults of the task and the kind of model."""
+    recipe = recipe_of(task)
+    stored = {table: config[table] for table in recipe.tables if isinstance(config.get(table), Mapping)}
+    kind = {"model": stored.get("model", {}).get("model")}
+    try:
+        usual = recipe.stored(recipe.load_settings({"model": kind} if kind["model"] else {}))
+    except ConfigError:  # of a published model, whose defaults are those of its own files
+        usual = {}
+    return {
+        name: now
+        for name, before, now in differences(usual, stored)
+        if now is not None and (before is not None or OLDER_DEFAULTS.get(name) != now)
+    }
+
+
+def _as_flag(name: str, item: Any) -> str:
+    name = name.partition(".")[2]
+    if isinstance(item, bool):
+        return on_command_line(name, None) if item else on_command_line(f"no_{name}", None)
+    text = ",".join(map(str, item)) if isinstance(item, list | tuple) else str(item)
+    return on_command_line(name, shlex.quote(text))

@@ -1,14 +1,14 @@
 """The exception types. An error is data, which whoever shows it renders: Python, a command, the viewer.
 
 Every error that qkv raises deliberately is a `QkvError`, raised with four texts: the argument that is wrong, what was
-expected, what was given, and how to fix it. Where such a text names a setting, it writes `setting(name)`, because
-Python and a command line spell settings differently.
+expected, what was given, and how to fix it. Where such a text names a setting, it adds `setting(name)`, because
+Python and a command line spell settings differently: `"Use " + setting("beam", 5) + "."`.
 """
 
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from functools import reduce
+from typing import Any, NamedTuple, TypeVar
 
 __all__ = [
     "MEMORY_ERRORS",
@@ -21,6 +21,7 @@ __all__ = [
     "DtypeError",
     "ForkError",
     "MaskError",
+    "Message",
     "OutOfMemoryError",
     "Place",
     "QkvError",
@@ -33,6 +34,7 @@ __all__ = [
     "from_json_value",
     "harmless",
     "in_python",
+    "joined",
     "nearest",
     "on_command_line",
     "out_of_memory_text",
@@ -125,18 +127,13 @@ class QkvError(Exception):
 
     @property
     def args(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The argument, what was expected, what was given and the hint, with settings spelled as in Python."""
-        return tuple(_cleaned(text, in_python) for text in self.marked)
-
-    @property
-    def marked(self) -> tuple[str, ...]:
-        """The four texts as they were given, in which settings are marked."""
+        """The argument, what was expected, what was given and the hint."""
         stored: tuple[object, ...] = super().args
         return tuple(text if isinstance(text, str) else str(text) for text in stored)
 
     @property
     def _place(self) -> "Place | None":
-        argument = self.marked[0] if self.marked else None
+        argument = self.args[0] if self.args else None
         return argument if isinstance(argument, Place) else None
 
     def in_file(self, file: object) -> "QkvError":
@@ -149,10 +146,10 @@ class QkvError(Exception):
         """
         if self.file is not None or self.argument.startswith(str(file)):
             return self
-        return self.about(f"{file}: {self.marked[0]}" if self.line is None else Place(file, self.line))
+        return self.about(f"{file}: {self.argument}" if self.line is None else Place(file, self.line))
 
     def _text(self, index: int) -> str:
-        return _cleaned(self.marked[index], in_python) if len(self.marked) > index else ""
+        return self.args[index] if len(self.args) > index else ""
 
     def render(self, spell: "Spelling") -> str:
         """Return the message, with control characters escaped and settings spelled by a function.
@@ -161,12 +158,12 @@ class QkvError(Exception):
         are shown.
 
         Example:
-            >>> hint = f"Give {setting('valid_data')}, or {setting('score', 'dot')}."
+            >>> hint = "Give " + setting("valid_data") + ", or " + setting("score", "dot") + "."
             >>> DataError(Place("pairs.tsv", 3), "two texts", "one", hint).render(on_command_line)
             'pairs.tsv:3: expected two texts; got one. Give --valid-data, or --score dot.'
         """
-        texts = (_on_one_line("".join(self.marked[:1])), *self.marked[1:], "", "", "")
-        argument, expected, got, hint = (_clipped(_cleaned(text, spell)) for text in texts[:4])
+        argument, expected, got, hint = (_clipped(spelled(text, spell)) for text in (*self.args, "", "", "", "")[:4])
+        argument = _on_one_line(argument)
         if not expected:
             return harmless(argument)
         got = got if got.endswith("..") else got.removesuffix(".")
@@ -174,7 +171,7 @@ class QkvError(Exception):
 
     def about(self, argument: str) -> "QkvError":
         """Return the same error about another argument."""
-        return type(self)(argument, *self.marked[1:])
+        return type(self)(argument, *self.args[1:])
 
     def as_kind(self, kind: "type[_Kind]") -> "_Kind":
         """Return the same error as one of another type.
@@ -183,11 +180,7 @@ class QkvError(Exception):
             >>> CheckpointError("a.svg", "a writable file", "none", "Give another.").as_kind(ConfigError)
             ConfigError('a.svg', 'a writable file', 'none', 'Give another.')
         """
-        return kind(*self.marked)
-
-    def respelled(self, spell: "Spelling") -> "QkvError":
-        """Return the same error with its marked settings spelled by a function."""
-        return type(self)(*self.marked[:1], *(spelled(text, spell) for text in self.marked[1:]))
+        return kind(*self.args)
 
     def __str__(self) -> str:
         return self.render(in_python)
@@ -195,22 +188,8 @@ class QkvError(Exception):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self.args))})"
 
-    def __reduce__(self) -> tuple[object, ...]:
-        parts = (text if isinstance(text, Place) else _SETTING.split(text) for text in self.marked)
-        return _joined, (type(self), *parts), vars(self) or None
-
 
 _Kind = TypeVar("_Kind", bound=QkvError)
-
-
-def _joined(kind: type[_Kind], *texts: "Place | list[str | None]") -> _Kind:
-    """Return an error whose texts are divided at their settings, as it is pickled: text, name, value, text, ..."""
-    return kind(*(text if isinstance(text, Place) else _text_of(*text) for text in texts))
-
-
-def _text_of(text: str | None, *settings: str | None) -> str:
-    groups = zip(settings[::3], settings[1::3], settings[2::3], strict=True)
-    return "".join((text or "", *(f"{setting(name or '', value)}{after}" for name, value, after in groups)))
 
 
 class ShapeError(QkvError, ValueError):
@@ -367,58 +346,103 @@ def to_json_value(error: QkvError) -> dict[str, object]:
         >>> from_json_value(to_json_value(DataError(Place("a.txt", 3), "text", "none", "Write some."))).line
         3
     """
-    entries: dict[str, object] = {"kind": type(error).__name__, "texts": list(error.marked)}
-    where = {"file": error.file, "line": error.line}
-    return entries if where == {"file": None, "line": None} else entries | where
+    texts = [list(text.parts) if isinstance(text, Message) else text for text in error.args]
+    argument = error.args[0] if error.args else None
+    place = {"place": argument.__getnewargs__()} if isinstance(argument, Place) else {}
+    return {"kind": type(error).__name__, "texts": texts, **place}
 
 
 def from_json_value(entries: Mapping[str, Any]) -> QkvError:
     """Return the error that `to_json_value` converted; one of an unknown kind as its base class."""
     kind = globals().get(entries["kind"], QkvError)
     kind = kind if isinstance(kind, type) and issubclass(kind, QkvError) else QkvError
-    texts = list(entries["texts"])
-    if "line" in entries:
-        texts[0] = Place(entries["file"], entries["line"])
+    texts = [text if isinstance(text, str) else _from_parts(text) for text in entries["texts"]]
+    if "place" in entries:
+        texts[0] = Place(*entries["place"])
     error: QkvError = kind(*texts)
     return error
 
 
 Spelling = Callable[[str, str | None], str]
 """How a setting is written: its name, and a value or None."""
-_MARKS = frozenset("\ue000\ue001")
-_ESCAPED = {ord(mark): ascii(mark)[1:-1] for mark in _MARKS}
-_NAME = re.compile("[a-z_.]+")
-_SETTING = re.compile("\ue000([a-z_.]+)(?:=([^\ue000\ue001]*))?\ue001")
 
 
-def setting(name: str, value: str | None = None) -> str:
-    """Mark a setting in the text of an error; it is spelled when the error is shown.
+class Setting(NamedTuple):
+    """A setting that a message names, and perhaps a value to give it."""
+
+    name: str
+    value: str | None
+
+
+class Message(str):
+    """A text that names settings: as a text it spells them as in Python, `spelled` as others do.
+
+    It stays one when texts are added; what formats it, such as an f-string, makes a plain text of it.
+
+    Example:
+        >>> message = "Use " + setting("beam", 5) + " or wider."
+        >>> message, spelled(message, on_command_line)
+        ('Use beam=5 or wider.', 'Use --beam 5 or wider.')
+    """
+
+    parts: tuple[str | Setting, ...]
+
+    def __new__(cls, *parts: str | Setting) -> "Message":
+        """Join texts and settings."""
+        message = super().__new__(cls, _spelled(parts, in_python))
+        message.parts = parts
+        return message
+
+    def __add__(self, text: str) -> "Message":
+        return Message(*self.parts, *_parts(text))
+
+    def __radd__(self, text: str) -> "Message":
+        return Message(*_parts(text), *self.parts)
+
+    def __getnewargs__(self) -> tuple[str | Setting, ...]:  # type: ignore[override]
+        return self.parts
+
+
+def _parts(text: str) -> tuple[str | Setting, ...]:
+    return text.parts if isinstance(text, Message) else (text,)
+
+
+def _spelled(parts: Iterable[str | Setting], spell: Spelling) -> str:
+    return "".join(spell(*part) if isinstance(part, Setting) else part for part in parts)
+
+
+def _from_parts(parts: Sequence[Any]) -> Message:
+    return Message(*(part if isinstance(part, str) else Setting(*part) for part in parts))
+
+
+def setting(name: str, value: object = None) -> str:
+    """Name a setting in a text of an error, a `Message`; it is spelled when the error is shown.
 
     Args:
-        name: as in Python, `valid_data`; another, such as that of a file, is returned as it is.
-        value: a value to give it, as on a command line.
+        name: as in Python, `valid_data`.
+        value: a value to give it.
     """
-    if not _NAME.fullmatch(name):
-        return name
-    return f"\ue000{name}\ue001" if value is None else f"\ue000{name}={value}\ue001"
+    return Message(Setting(name, None if value is None else str(value)))
+
+
+def joined(separator: str, texts: Sequence[str]) -> str:
+    """Join texts; the settings that they name can be spelled.
+
+    Example:
+        >>> spelled(joined(" and ", [setting("source"), setting("target")]), on_command_line)
+        '--source and --target'
+    """
+    return reduce(lambda before, text: before + separator + text, texts) if texts else ""
 
 
 def spelled(text: str, spell: Spelling) -> str:
-    """Return a text with its marked settings spelled by a function.
+    """Return a text with the settings that it names spelled by a function.
 
     Example:
-        >>> spelled(f"or {setting('score', 'dot')}", lambda name, value: f"--{name} {value}")
+        >>> spelled("or " + setting("score", "dot"), lambda name, value: f"--{name} {value}")
         'or --score dot'
     """
-    return _SETTING.sub(lambda match: spell(match[1], match[2]), text)
-
-
-def _cleaned(text: str, spell: Spelling) -> str:
-    """Spell the settings of a text; the marks that remain come from the user, and are escaped.
-
-    A text without marks is returned itself: it may be a `Place`.
-    """
-    return text if _MARKS.isdisjoint(text) else spelled(text, spell).translate(_ESCAPED)
+    return _spelled(_parts(text), spell)
 
 
 def in_python(name: str, value: str | None) -> str:
@@ -435,14 +459,12 @@ def in_python(name: str, value: str | None) -> str:
 
 
 def on_command_line(name: str, value: str | None = None) -> str:
-    """Spell a setting as a flag, or as in a settings file if it has a table.
+    """Spell a setting as a flag.
 
     Example:
-        >>> on_command_line("valid_data"), on_command_line("score", "dot"), on_command_line("model.width", "8")
-        ('--valid-data', '--score dot', 'model.width = 8')
+        >>> on_command_line("valid_data"), on_command_line("score", "dot")
+        ('--valid-data', '--score dot')
     """
-    if "." in name:
-        return name if value is None else f"{name} = {value}"
     return " ".join(("--" + name.replace("_", "-"), *([] if value is None else [value])))
 
 

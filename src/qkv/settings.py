@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, final, get_args, get_origin, get_type_hints
 
-from qkv.errors import ConfigError, nearest, setting
+from qkv.errors import ConfigError, joined, nearest, setting
 from qkv.files import read_file
 
 T = TypeVar("T")
@@ -313,10 +313,10 @@ def build(table: type[T] | UnionType, mapping: Mapping[str, Any], where: str = "
     """Build a frozen dataclass from a mapping, checking every name, type and range.
 
     Args:
-        table: the dataclass, whose fields can be dataclasses themselves; or a union, of which the first class is built
+        table: the dataclass; or a union, of which the first class is built
             whose names (`Literal`) include all of those given. Names that are not given are those of its first class.
         mapping: names and values.
-        where: the dotted name of the table, for errors.
+        where: the name of the table, for errors about names that are none of its settings.
 
     Returns:
         The settings.
@@ -335,20 +335,20 @@ def build(table: type[T] | UnionType, mapping: Mapping[str, Any], where: str = "
         Traceback (most recent call last):
         qkv.errors.ConfigError: model.widht: expected a known setting; got an unknown one. Did you mean "width"?
     """
-    cls = _chosen(table, mapping, where)
+    cls = _chosen(table, mapping)
     hints, options = hints_of(cls), _options_of(cls)
     for name in mapping:
         if name not in options or options[name].derived:
             raise _not_a_setting(table, cls, str(name), mapping, where)
-    values = {name: _value(hints[name], options[name], mapping[name], _dotted(where, name)) for name in mapping}
+    values = {name: _value(hints[name], options[name], mapping[name], name) for name in mapping}
     for part in fields(cls):
         if part.name not in mapping:
-            values[part.name] = _default(part, options[part.name], hints, where)
+            values[part.name] = _default(part, options[part.name])
     made: T = cls(**values)
     return made
 
 
-def _chosen(table: Any, mapping: Mapping[str, Any], where: str) -> Any:
+def _chosen(table: Any, mapping: Mapping[str, Any]) -> Any:
     """Return the first class of a table whose names include all of those given."""
     classes = alternatives_of(table)
     if len(classes) == 1:
@@ -357,17 +357,17 @@ def _chosen(table: Any, mapping: Mapping[str, Any], where: str) -> Any:
     given = {name: default for name, default in defaults_of(classes[0]).items() if name in names}
     given |= {name: item for name, item in mapping.items() if name in names}
     for name, item in given.items():  # which none of the classes knows
-        _value(names[name], options_of(table)[name], item, _dotted(where, name))
+        _value(names[name], options_of(table)[name], item, name)
     misfits = {cls: [name for name, item in given.items() if not _includes(cls, name, item)] for cls in classes}
     # Of values that no class has together, the last that would suit the class that suits most of them is wrong.
     closest = min(reversed(classes), key=lambda cls: len(misfits[cls]))
     if misfits[closest]:
         name, *_ = misfits[closest]
         rivals = {other for others in misfits.values() for other in others if other in mapping} - {name}
-        beside = " and ".join(setting(other, f"{given[other]}") for other in names if other in rivals)
+        beside = joined(" and ", [setting(other, given[other]) for other in names if other in rivals])
         choices = _choices(closest, name)
-        expected = f"{_listed(choices)}{f' with {beside}' if beside else ''}"
-        raise ConfigError(_dotted(where, name), expected, f"{given[name]}", f"Use {setting(name, choices[0])}.")
+        expected = _listed(choices) + (" with " + beside if beside else "")
+        raise ConfigError(name, expected, f"{given[name]}", "Use " + setting(name, choices[0]) + ".")
     return next(cls for cls in classes if not misfits[cls])
 
 
@@ -386,32 +386,31 @@ def _choices(cls: type, name: str) -> list[str]:
 
 def _listed(names: Sequence[str]) -> str:
     *most, last = names
-    return f"{', '.join(most)} or {last}" if most else last
+    return joined(", ", most) + " or " + last if most else last
 
 
 def _not_a_setting(table: Any, cls: type, name: str, mapping: Mapping[str, Any], where: str) -> ConfigError:
     """Return the error about a name that is no setting of a class."""
-    dotted, known = _dotted(where, name), "a known setting"
+    known = "a known setting"
     owner = next((other for other in alternatives_of(table) if name in _options_of(other)), None)
     if owner is None:
-        return ConfigError(dotted, known, UNKNOWN, nearest(name, options_of(table)))
+        return ConfigError(_dotted(where, name), known, UNKNOWN, nearest(name, options_of(table)))
     option = _options_of(owner)[name]
     if option.derived:
-        return ConfigError(dotted, known, "a setting derived from others", option.derived)
+        return ConfigError(name, known, "a setting derived from others", option.derived)
     given = {**defaults_of(cls), **mapping}
     names = [part for part, hint in hints_of(owner).items() if part in given and _is_name(hint)]
     misfits = [part for part in names if given[part] is not None and not _includes(owner, part, given[part])]
     others = {part: _choices(owner, part) for part in misfits}
-    ways = " and ".join(_listed([setting(part, first), *rest]) for part, (first, *rest) in others.items())
-    return ConfigError(dotted, ways, "a model that has no such setting", option.hint or "Omit it.")
+    ways = joined(" and ", [_listed([setting(part, first), *rest]) for part, (first, *rest) in others.items()])
+    return ConfigError(name, ways, "a model that has no such setting", option.hint or "Omit it.")
 
 
-def check(settings: Any, where: str = "", *names: str) -> None:
+def check(settings: Any, *names: str) -> None:
     """Check the type and range of every field of settings, and convert it; their `__post_init__` calls it.
 
     Args:
         settings: the settings.
-        where: the dotted name of their table, for errors.
         names: the fields; none for all.
 
     Raises:
@@ -429,7 +428,7 @@ def check(settings: Any, where: str = "", *names: str) -> None:
     table: Any = type(settings)
     hints, options = hints_of(table), _options_of(table)
     for name in names or options:
-        value = _value(hints[name], options[name], getattr(settings, name), _dotted(where, name))
+        value = _value(hints[name], options[name], getattr(settings, name), name)
         object.__setattr__(settings, name, value)
 
 
@@ -437,24 +436,17 @@ def _dotted(where: str, name: str) -> str:
     return f"{where}.{name}" if where else name
 
 
-def _default(setting_field: "Field[Any]", option: Option, hints: Mapping[str, Any], where: str) -> Any:
+def _default(setting_field: "Field[Any]", option: Option) -> Any:
     if setting_field.default is not MISSING:
         return setting_field.default
     if setting_field.default_factory is not MISSING:
         return setting_field.default_factory()
     if option.derived:
         return _UNKNOWN_SIZE
-    hint = hints[setting_field.name]
-    if is_dataclass(hint) and isinstance(hint, type):
-        return build(hint, {}, _dotted(where, setting_field.name))
-    raise ConfigError(_dotted(where, setting_field.name), "a value", "none", "It has no default: set it.")
+    raise ConfigError(setting_field.name, "a value", "none", "It has no default: set it.")
 
 
 def _value(hint: Any, option: Option, item: Any, name: str) -> Any:
-    if is_dataclass(hint) and isinstance(hint, type):
-        if not isinstance(item, Mapping):
-            raise ConfigError(name, "a table", repr(item)[:_EXCERPT], f"Write [{name}] and its settings below.")
-        return build(hint, item, name)
     fits, converted = _fitted(hint, option, item)
     if not fits:
         got = json.dumps(item, default=str)[:_EXCERPT]

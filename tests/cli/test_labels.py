@@ -67,7 +67,7 @@ def test_words_are_tagged_in_columns(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("--model", "grv"), 'Did you mean "gru"?'),
-        (("--pool", "max"), '--pool (model.pool): expected "attention" or "mean"; got "max".'),
+        (("--pool", "max"), '--pool: expected "attention" or "mean"; got "max".'),
         (("--longest", "1"), "expected at most 1 tokens"),
     ],
 )

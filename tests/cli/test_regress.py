@@ -82,7 +82,7 @@ def test_several_columns_and_chosen_bandwidths(squares: Path, tmp_path: Path) ->
         (("--x", "x", "--y", "square", "--kernel", "gausian"), 'Did you mean "gaussian"?'),
         (
             ("--x", "x", "--y", "square", "--bandwidth", "-1"),
-            "--bandwidth (model.bandwidth): expected a finite number above 0",
+            "--bandwidth: expected a finite number above 0",
         ),
         (("--x", "x", "--y", "square", "--bandwidth", "1,2"), "expected 1 numbers, one per column"),
         (("--x", "x", "--y", "square", "--bandwidth", "learnt"), 'Did you mean "learned"?'),

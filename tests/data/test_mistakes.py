@@ -17,7 +17,7 @@ from qkv.data.pointing import parse_pairs
 from qkv.data.table import read_table
 from qkv.data.tagged import read_tagged
 from qkv.data.text import read_text
-from qkv.errors import DataError, QkvError, on_command_line
+from qkv.errors import DataError, QkvError, on_command_line, spelled
 
 Say = Callable[[str], None]
 Row = tuple[str | bytes, int | None, str, str, str]
@@ -300,7 +300,7 @@ def written(folder: Path, content: str | bytes) -> Path:
 def judge(error: QkvError, path: Path, line: int | None, *fields: str) -> None:
     """Compare the fields of an error with a row; where a setting is wrong, it is about the setting, not the file."""
     assert (error.file, error.line) in ((str(path), line), *([(None, None)] if error.argument == "columns" else []))
-    texts = error.respelled(on_command_line).marked[1:]
+    texts = [spelled(text, on_command_line) for text in error.args[1:]]
     assert len(texts) == 3
     assert texts[2].endswith((".", "?")), "a sentence that says what to do"
     for text, pieces in zip(texts, fields, strict=True):

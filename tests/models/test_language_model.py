@@ -148,10 +148,10 @@ def test_learned_positions_end_with_the_context() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"heads": 5}, "model.heads.*divisor of model.width.*5 for width 24"),
-        ({"key_heads": 0}, "model.key_heads.*at least 1"),
+        ({"heads": 5}, "heads.*divisor of width.*5 for width 24"),
+        ({"key_heads": 0}, "key_heads.*at least 1"),
         ({"key_heads": 3}, "key_heads.*divisor of 4 heads"),
-        ({"positions": "rotery"}, 'model.positions.*Did you mean "rotary"'),
+        ({"positions": "rotery"}, 'positions.*Did you mean "rotary"'),
         ({"score": "additive", "positions": "rotary"}, "sinusoidal, .* with additive under softmax; got .*rotary"),
         ({"width": 20}, "heads.*even width per head"),
     ],

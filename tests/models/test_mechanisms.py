@@ -362,7 +362,7 @@ def illegal() -> Iterator[tuple[dict[str, Any], str]]:
     yield {"score": "aditive"}, 'Did you mean "additive"'
     yield {"score": "trianglar"}, 'Did you mean "triangular"'
     yield {"normalizer": "softmx"}, 'Did you mean "softmax"'
-    yield {"normalizer": "entmax", "alpha": "learnt"}, 'model.alpha: expected a finite number above 1 or "learned"'
+    yield {"normalizer": "entmax", "alpha": "learnt"}, 'alpha: expected a finite number above 1 or "learned"'
 
 
 @pytest.mark.parametrize(("settings", "words"), list(illegal()))
@@ -414,41 +414,41 @@ def unsuited() -> Iterator[tuple[str, dict[str, Any], str]]:
     for kind, score in product(KINDS, SCORES):
         for normalizer in legal(score):
             if normalizer not in legal(score, kind):
-                yield kind, {"score": score, "normalizer": normalizer}, "model.positions: expected sinusoidal"
+                yield kind, {"score": score, "normalizer": normalizer}, "positions: expected sinusoidal"
 
 
 @pytest.mark.parametrize(
     ("name", "settings", "words"),
     [
         *unsuited(),
-        ("bahdanau", {"score": "none", "heads": 2}, "model.heads: expected 1 without attention"),
+        ("bahdanau", {"score": "none", "heads": 2}, "heads: expected 1 without attention"),
         ("bahdanau", {"score": "none", "normalizer": "hard"}, "model.normalizer"),
         ("bahdanau", {"score": "location", "normalizer": "sum"}, "model.normalizer"),
         ("transformer", {"score": "location"}, "only recurrent decoders"),
         ("transformer", {"cross_score": "location"}, "only recurrent decoders"),
         ("generate-lstm-window", {"score": "location"}, "only recurrent decoders of qkv train translate"),
         ("classify", {"score": "location"}, "only recurrent decoders"),
-        ("bahdanau", {"window": 3}, "model.window: expected no such setting of a recurrent encoder"),
-        ("bahdanau", {"heads": 3}, "model.heads: expected a divisor of model.hidden"),
+        ("bahdanau", {"window": 3}, "window: expected no such setting of a recurrent encoder"),
+        ("bahdanau", {"heads": 3}, "heads: expected a divisor of hidden"),
         ("bahdanau", {"encoder": "grv"}, 'Did you mean "gru"'),
-        ("transformer-gru", {"encoder_heads": 3}, "model.encoder_heads: expected a divisor of model.embedding"),
+        ("transformer-gru", {"encoder_heads": 3}, "encoder_heads: expected a divisor of embedding"),
         ("transformer", {"score": "none"}, "a Transformer is attention"),
         ("transformer", {"cross_score": "none"}, "a Transformer is attention"),
         ("transformer", {"cross_normalizer": "sum"}, "model.cross_normalizer"),
-        ("transformer", {"cross_score": "aditive"}, "model.cross_score: expected the name of a score"),
-        ("transformer", {"score": "additive", "positions": "rotary"}, "model.positions: expected sinusoidal"),
+        ("transformer", {"cross_score": "aditive"}, "cross_score: expected the name of a score"),
+        ("transformer", {"score": "additive", "positions": "rotary"}, "positions: expected sinusoidal"),
         ("transformer", {"positions": "learned"}, "use relative, whose distances are learned too"),
         ("classify-transformer", {"positions": "learned"}, "use relative, whose distances are learned too"),
         ("transformer-gru", {"encoder_score": "location"}, "model.encoder_score"),
         ("transformer-gru", {"encoder_score": "gaussian", "positions": "alibi"}, "model.positions"),
-        ("bahdanau", {"encoder_score": "dot"}, "model.encoder_score: expected no such setting of a recurrent encoder"),
-        ("bahdanau", {"positions": "rotary"}, "model.positions: expected no such setting of a recurrent encoder"),
-        ("gru-transformer-window", {"width": 15, "heads": 3}, "model.width: expected an even width"),
-        ("generate", {"score": "additive", "positions": "rotary"}, "model.positions: expected sinusoidal"),
-        ("generate", {"score": "gaussian", "positions": "alibi"}, "model.positions: expected sinusoidal"),
-        ("classify", {"window": 2}, "model.window: expected a Transformer"),
-        ("classify", {"positions": "rotary"}, "model.positions: expected a Transformer"),
-        ("classify", {"pool": "mean", "score": "dot"}, "model.score: expected the default beside a mean"),
+        ("bahdanau", {"encoder_score": "dot"}, "encoder_score: expected no such setting of a recurrent encoder"),
+        ("bahdanau", {"positions": "rotary"}, "positions: expected no such setting of a recurrent encoder"),
+        ("gru-transformer-window", {"width": 15, "heads": 3}, "width: expected an even width"),
+        ("generate", {"score": "additive", "positions": "rotary"}, "positions: expected sinusoidal"),
+        ("generate", {"score": "gaussian", "positions": "alibi"}, "positions: expected sinusoidal"),
+        ("classify", {"window": 2}, "window: expected a Transformer"),
+        ("classify", {"positions": "rotary"}, "positions: expected a Transformer"),
+        ("classify", {"pool": "mean", "score": "dot"}, "score: expected the default beside a mean"),
     ],
 )
 def test_a_model_refuses_what_it_lacks(name: str, settings: dict[str, Any], words: str) -> None:

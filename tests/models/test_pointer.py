@@ -108,7 +108,7 @@ def test_it_learns_to_sort() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"features": 0}, "model.features: expected an integer, at least 1"),
+        ({"features": 0}, "features: expected an integer, at least 1"),
         ({"features": 1, "decoder": "gro"}, 'Did you mean "gru"?'),
     ],
 )

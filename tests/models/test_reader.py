@@ -167,12 +167,12 @@ def test_features_that_fit_no_wide_part_are_named() -> None:
     ("given", "message"),
     [
         ({"model": "grv"}, 'Did you mean "gru"?'),
-        ({"width": 15}, "model.width: expected an even width, for two directions; got 15"),
-        ({"model": "transformer", "heads": 3, "width": 16}, "model.heads: expected a divisor"),
-        ({"word_dropout": 1.0}, "model.word_dropout: expected a finite number from 0 and below 1"),
-        ({"labels": 0}, "model.labels: expected an integer, at least 1"),
-        ({"wide": 0}, "model.wide: expected an integer, at least 1; got 0"),
-        ({"heads": 2}, "model.heads: expected a Transformer; got 2 with gru"),
+        ({"width": 15}, "width: expected an even width, for two directions; got 15"),
+        ({"model": "transformer", "heads": 3, "width": 16}, "heads: expected a divisor"),
+        ({"word_dropout": 1.0}, "word_dropout: expected a finite number from 0 and below 1"),
+        ({"labels": 0}, "labels: expected an integer, at least 1"),
+        ({"wide": 0}, "wide: expected an integer, at least 1; got 0"),
+        ({"heads": 2}, "heads: expected a Transformer; got 2 with gru"),
     ],
 )
 def test_bad_settings_are_named(given: dict, message: str) -> None:

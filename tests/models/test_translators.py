@@ -313,14 +313,14 @@ def test_bidirectional_states_are_pytorchs_on_each_sentence_alone() -> None:
 @pytest.mark.parametrize(
     ("config", "options", "message"),
     [
-        (RecurrentConfig, {"hidden": 0}, "model.hidden: expected an integer, at least 1"),
+        (RecurrentConfig, {"hidden": 0}, "hidden: expected an integer, at least 1"),
         (RecurrentConfig, {"model": "gur"}, 'model.model: .* Did you mean "gru"'),
         (RecurrentConfig, {"score": "aditive"}, 'Did you mean "additive"'),
-        (TransformerConfig, {"score": "none"}, "model.score: expected a score, because a Transformer is attention"),
-        (RecurrentConfig, {"dropout": 1.0}, "model.dropout: expected a finite number from 0 and below 1"),
-        (TransformerConfig, {"heads": 3}, "model.heads: expected a divisor"),
-        (TransformerConfig, {"attention_dropout": -0.1}, "model.attention_dropout: expected a finite number from 0"),
-        (TransformerConfig, {"encoder_layers": 0}, "model.encoder_layers: expected an integer, at least 1"),
+        (TransformerConfig, {"score": "none"}, "score: expected a score, because a Transformer is attention"),
+        (RecurrentConfig, {"dropout": 1.0}, "dropout: expected a finite number from 0 and below 1"),
+        (TransformerConfig, {"heads": 3}, "heads: expected a divisor"),
+        (TransformerConfig, {"attention_dropout": -0.1}, "attention_dropout: expected a finite number from 0"),
+        (TransformerConfig, {"encoder_layers": 0}, "encoder_layers: expected an integer, at least 1"),
     ],
 )
 def test_a_size_outside_its_range_is_named(config: type, options: dict[str, Any], message: str) -> None:
@@ -386,7 +386,7 @@ def test_split_states_have_keys_to_find_and_values_to_average(score: str, wiring
 
 
 def test_an_odd_width_cannot_be_split() -> None:
-    with pytest.raises(ConfigError, match=r"model.hidden: expected an even width"):
+    with pytest.raises(ConfigError, match=r"hidden: expected an even width"):
         RecurrentConfig(size=20, hidden=7, memory="split")
 
 

@@ -120,8 +120,8 @@ def test_samples_come_from_one_direction(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("models", "both", "message"),
     [
-        (0, False, "ensemble.ensemble: expected an integer, at least 1 and at most 100; got 0"),
-        (3, True, "ensemble.ensemble: expected an even number with both directions; got 3"),
+        (0, False, "ensemble: expected an integer, at least 1 and at most 100; got 0"),
+        (3, True, "ensemble: expected an even number with both directions; got 3"),
         (1, True, "expected an even number with both directions"),
     ],
 )

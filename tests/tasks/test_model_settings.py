@@ -51,5 +51,5 @@ def test_a_width_that_changes_nothing_is_refused() -> None:
     assert config_of("translate", {**narrow, "embedding": 20}) != config_of("translate", narrow)
     with pytest.raises(ConfigError) as caught:
         config_of("translate", {"model": "gru", "width": 64, **sizes})
-    assert caught.value.argument == "model.width"
+    assert caught.value.argument == "width"
     assert caught.value.got == "hidden 32, embedding 16, attention 16"

@@ -204,11 +204,11 @@ def test_settings_go_around() -> None:
         ({"modell": {}}, 'Did you mean "model"?'),
         ({"model": {"features": 3}}, "The training lines decide it"),
         ({"model": {"model": "gur"}}, 'Did you mean "gru"?'),
-        ({"model": {"heads": 3}}, "model.heads: expected a divisor of model.width"),
-        ({"model": {"model": "gru", "heads": 2}}, "model.heads: expected a Transformer; got 2 with gru"),
-        ({"model": {"score": "epanechnikov"}}, "model.score: expected"),
+        ({"model": {"heads": 3}}, "heads: expected a divisor of width"),
+        ({"model": {"model": "gru", "heads": 2}}, "heads: expected a Transformer; got 2 with gru"),
+        ({"model": {"score": "epanechnikov"}}, "score: expected"),
         ({"data": {"order": "cycel"}}, 'Did you mean "cycle"?'),
-        ({"data": {"vocabulary": 1}}, "data.vocabulary: expected an integer, at least 2"),
+        ({"data": {"vocabulary": 1}}, "vocabulary: expected an integer, at least 2"),
     ],
 )
 def test_bad_settings_are_named(tables: dict, message: str) -> None:  # type: ignore[type-arg]

@@ -119,10 +119,10 @@ def test_a_run_of_an_earlier_version_is_resumed_as_it_was(task: str, table: dict
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"steps": 3, "epochs": 2}, "training.epochs: expected no training.steps beside it; got both"),
+        ({"steps": 3, "epochs": 2}, "epochs: expected no steps beside it; got both"),
         (
             {"batch_tokens": 9, "batch_size": 2},
-            "training.batch_size: expected no training.batch_tokens beside it; got both",
+            "batch_size: expected no batch_tokens beside it; got both",
         ),
         ({"minutes": 3, "steps": 2}, "training.minutes: expected no training.steps beside it; got both"),
         ({"epochs": 3, "minutes": 2}, "training.epochs: expected no training.minutes beside it; got both"),

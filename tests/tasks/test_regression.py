@@ -185,7 +185,7 @@ def test_settings_go_around() -> None:
     [
         ({"model": {"kernel": "gausian"}}, 'Did you mean "gaussian"?'),
         ({"model": {"bandwidth": "lerned"}}, 'Did you mean "learned"?'),
-        ({"data": {"missing": "drop"}}, "data.missing: expected"),
+        ({"data": {"missing": "drop"}}, "missing: expected"),
         ({"training": {}}, "training: expected one of the tables data, model"),
     ],
 )

@@ -23,11 +23,6 @@ class Model:
     tied: bool = False
     longest: int | None = None
     sizes: tuple[int, ...] = field(default_factory=lambda: (1, 2))
-
-
-@dataclass(frozen=True)
-class Run:
-    model: Model
     out: Path = Path("run")
 
 
@@ -60,37 +55,32 @@ def test_a_byte_order_mark_is_dropped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tables", "message"),
+    ("table", "message"),
     [
-        ({"model": {}}, "model.width: expected a value; got none. It has no default: set it."),
-        ({}, "model.width: expected a value; got none"),
-        ({"model": 3}, "model: expected a table; got 3. Write [model] and its settings below."),
-        ({"mdoel": {}}, 'mdoel: expected a known setting; got an unknown one. Did you mean "model"?'),
-        ({"model": {"width": "256"}}, 'model.width: expected an integer; got "256"'),
-        ({"model": {"width": True}}, "model.width: expected an integer; got true"),
-        ({"model": {"width": 1.0}}, "model.width: expected an integer; got 1.0"),
-        ({"model": {"width": 1, "rate": True}}, "model.rate: expected a number; got true"),
-        ({"model": {"width": 1, "tied": 1}}, "model.tied: expected true or false; got 1"),
-        (
-            {"model": {"width": 1, "kind": "gur"}},
-            'model.kind: expected "gru" or "lstm"; got "gur". Did you mean',
-        ),
-        ({"model": {"width": 1, "longest": "x"}}, 'model.longest: expected an integer; got "x"'),
-        ({"model": {"width": 1, "sizes": 3}}, "model.sizes: expected "),
-        ({"model": {"width": 1}, "out": 3}, "out: expected a path; got 3"),
+        ({}, "width: expected a value; got none. It has no default: set it."),
+        ({"wdith": 3}, 'model.wdith: expected a known setting; got an unknown one. Did you mean "width"?'),
+        ({"width": "256"}, 'width: expected an integer; got "256"'),
+        ({"width": True}, "width: expected an integer; got true"),
+        ({"width": 1.0}, "width: expected an integer; got 1.0"),
+        ({"width": 1, "rate": True}, "rate: expected a number; got true"),
+        ({"width": 1, "tied": 1}, "tied: expected true or false; got 1"),
+        ({"width": 1, "kind": "gur"}, 'kind: expected "gru" or "lstm"; got "gur". Did you mean'),
+        ({"width": 1, "longest": "x"}, 'longest: expected an integer; got "x"'),
+        ({"width": 1, "sizes": 3}, "sizes: expected "),
+        ({"width": 1, "out": 3}, "out: expected a path; got 3"),
     ],
     ids=lambda given: given[:60] if isinstance(given, str) else "",
 )
-def test_a_setting_that_is_none_is_named(tables: dict[str, object], message: str) -> None:
+def test_a_setting_that_is_none_is_named(table: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        build(Run, tables)
+        build(Model, table, "model")
     assert str(raised.value).startswith(message)
 
 
 def test_values_become_what_the_settings_say() -> None:
-    found = build(Run, {"model": {"width": 2, "rate": 1, "sizes": [3], "longest": 5}, "out": "there"})
-    assert found == Run(Model(2, 1.0, sizes=(3,), longest=5), Path("there"))
-    assert isinstance(found.model.rate, float)
+    model = build(Model, {"width": 2, "rate": 1, "sizes": [3], "longest": 5, "out": "there"})
+    assert model == Model(2, 1.0, sizes=(3,), longest=5, out=Path("there"))
+    assert isinstance(model.rate, float)
 
 
 def test_tables_that_are_none_are_named() -> None:

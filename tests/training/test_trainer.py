@@ -511,7 +511,7 @@ def test_a_finished_schedule_goes_on_at_its_last_rate_if_asked(tmp_path):
     going_on(tmp_path, settings, steps=6)
     with pytest.raises(ConfigError) as refused:
         going_on(tmp_path, settings, steps=18)
-    assert refused.value.argument == "training.schedule_steps"
+    assert refused.value.argument == "schedule_steps"
     assert {"schedule_steps=18", "schedule_steps=6"} <= set(refused.value.hint.replace(",", "").split())
     assert going_on(tmp_path, settings, steps=18, schedule_steps=6) == []
     assert going_on(tmp_path, settings, steps=24, schedule_steps=6) == []

@@ -30,7 +30,7 @@ def last_checkpoints(run: Path, count: int) -> list[Path]:
     if len(checkpoints) < count:
         hint = (
             "Average fewer, or train longer: each validation writes one, and the newest stay, as many as keep says "
-            f"under [training] in {setting('config')}."
+            "under [training] in " + setting("config") + "."
         )
         raise CheckpointError(str(run), f"{count} checkpoints", str(len(checkpoints)), hint)
     return checkpoints[-count:]

@@ -244,13 +244,13 @@ def locate(path: Path, say: Callable[[str], None] = to_stderr) -> Path:
         path = path.parent
     if not os.path.isdir(path):
         got = "a file" if os.path.exists(path) else "no such folder"
-        hint = f"Give the run folder ({setting('out')}) of a training, or one checkpoint in it."
+        hint = "Give the run folder (" + setting("out") + ") of a training, or one checkpoint in it."
         raise CheckpointError(str(path), "a checkpoint or a run folder", got, hint)
     if os.path.lexists(path / BEST):
         return best(path)
     newest = latest_complete(path, say)
     if newest is None:
-        hint = f"Give the run folder ({setting('out')}) of a training, or one checkpoint in it."
+        hint = "Give the run folder (" + setting("out") + ") of a training, or one checkpoint in it."
         raise CheckpointError(str(path), "a checkpoint or a run folder", "a folder without checkpoints", hint)
     say(f"qkv: {path}: its training was not validated yet: this is its newest checkpoint, {newest.name}.")
     return newest

@@ -17,7 +17,7 @@ from qkv.checkpoint.folder import is_checkpoint, recover
 from qkv.checkpoint.former_names import with_todays_names
 from qkv.checkpoint.json_values import JsonValue, decode_mapping, differences, encode, is_version
 from qkv.checkpoint.rotation import step_folder, steps
-from qkv.errors import CheckpointError, ConfigError, setting, spelled
+from qkv.errors import CheckpointError, ConfigError, joined, setting, spelled
 from qkv.files import absolute
 
 NAME = "run.json"
@@ -27,6 +27,8 @@ LOCK = ".lock"
 _LIMIT = 16 << 20
 _MOST = 12
 """Settings that a message lists."""
+_TABLES = ("", "data", "tokenizer", "model", "training", "ensemble", "table", "test")
+"""The parts of a configuration whose fields are settings."""
 
 
 @contextmanager
@@ -113,7 +115,7 @@ def locked(folder: Path, expected: str = "a run folder that no other training us
         except CheckpointError as error:
             if not isinstance(error.__cause__, BlockingIOError):
                 raise
-            hint = f"Wait until it ends, or give another {setting('out')}."
+            hint = "Wait until it ends, or give another " + setting("out") + "."
             raise CheckpointError(str(folder), expected, "one in use", hint) from None
         yield
 
@@ -157,7 +159,8 @@ def _read(folder: Path) -> dict[str, JsonValue]:
         value = decode_mapping(reader.read(NAME, _LIMIT), path)
     is_current = value.get("format") == FORMAT and is_version(value.get("version"), VERSION)
     if not is_current or not isinstance(value.get("config"), dict):
-        hint = f"Give another {setting('out')}; if qkv trained in this folder, use the same or a newer version of qkv."
+        used = "; if qkv trained in this folder, use the same or a newer version of qkv."
+        hint = "Give another " + setting("out") + used
         raise CheckpointError(path, f'"format": "{FORMAT}", "version": {VERSION}', "something else", hint)
     return value
 
@@ -180,7 +183,7 @@ def expect_run_folder(folder: Path) -> None:
         entries = sorted(entry for entry in os.listdir(folder) if not entry.startswith("."))
     if entries and NAME not in entries:
         got = "one checkpoint" if is_checkpoint(folder) else f"a folder that contains {entries[0]!r}"
-        hint = f"Give another {setting('out')}: nothing in this folder was changed."
+        hint = "Give another " + setting("out") + ": nothing in this folder was changed."
         raise CheckpointError(setting("out", str(folder)), "a run folder, or a new or empty folder", got, hint)
 
 
@@ -216,11 +219,11 @@ def expect_same(
     # What is trained on and what is held out can come from one file, which is named once.
     named = {files[name]: name for name in sorted(sums & files.keys(), reverse=True)}
     changed = [item for item in changed if item[0] not in sums or item[0] not in files or item[0] in named.values()]
-    titles = {name: f"other text in {flags}, sha256" for flags, name in named.items()}
-    described = ((titles.get(name, setting(name)), old, new) for name, old, new in changed[:_MOST])
-    got = ", ".join(f"{title} {_show(new)} (it was {_show(old)})" for title, old, new in described)
+    titles = {name: "other text in " + flags + ", sha256" for flags, name in named.items()}
+    described = ((titles.get(name) or _title(name), old, new) for name, old, new in changed[:_MOST])
+    got = joined(", ", [title + f" {_show(new)} (it was {_show(old)})" for title, old, new in described])
     more = f" and {len(changed) - _MOST} more" if len(changed) > _MOST else ""
-    hint = f"{note}Give another {setting('out')}, or the same settings as before."
+    hint = f"{note}Give another " + setting("out") + ", or the same settings as before."
     raise ConfigError(setting("out", str(folder)), "the configuration this run was started with", got + more, hint)
 
 
@@ -232,6 +235,12 @@ def _has(config: Mapping[str, JsonValue], dotted: str) -> bool:
 def _names(flags: str) -> str:
     """Return the names of files in flags as text that any locale can write."""
     return spelled(flags, lambda flag, value: value or flag).encode("utf-8", "backslashreplace").decode()
+
+
+def _title(name: str) -> str:
+    """Return what a message calls a field of a configuration: the setting, if it is one."""
+    table, _, plain = name.rpartition(".")
+    return setting(plain) if table in _TABLES and re.fullmatch("[a-z_]+", plain) else name
 
 
 def _is_sum(value: JsonValue) -> bool:

@@ -11,10 +11,9 @@ from qkv.cli.early_exit import INTERRUPTED
 from qkv.cli.failure import guarded
 from qkv.cli.flags import flagged, made_command, option_of
 from qkv.cli.train import flags_of
-from qkv.errors import on_command_line
 from qkv.settings import choices_of, defaults_of, help_of, hints_of, parse
 from qkv.tasks.compare.settings import NOT_COMPARED, TEST, CompareOptions, can_vary, files_to_test
-from qkv.tasks.settings import TaskSettings, spelling_settings
+from qkv.tasks.settings import TaskSettings
 
 _PANEL = "Comparison"
 
@@ -31,15 +30,14 @@ def compare_command(task: TaskSettings, recipe: Callable[[], Any]) -> Callable[.
     def compare(**flags: Any) -> None:
         options = {name: flags.pop(name) for name in defaults_of(CompareOptions)}
         typed = {name: _values(task, name, item) for name, item in flags.items() if item is not None}
-        with spelling_settings(task, typed, on_command_line):
-            _compare(recipe(), typed, options)
+        _compare(recipe(), typed, options)
 
     compare.__name__ = f"compare_{task.name}"
     compare.__doc__ = f"""Compare settings of {task.name}: every combination of values that are separated by commas.
 
     Example: qkv compare {task.name} … --score additive,gaussian,cosine --seeds 3 --steps 500 --out comparison
     """
-    return guarded(compare)
+    return guarded(compare, task.table_of)
 
 
 def _flags(task: TaskSettings) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
@@ -38,10 +39,14 @@ _OUTPUT_FLAGS: Mapping[str, Any] = {
 """The flags that every command has."""
 
 
-def guarded(command: Callable[P, R]) -> Callable[P, R]:
+def guarded(command: Callable[P, R], table_of: Mapping[str, str] = MappingProxyType({})) -> Callable[P, R]:
     """Turn typed errors, out-of-memory errors and file errors into a message and exit code 2, an interruption into 130.
 
     Anything else is a bug and keeps its traceback.
+
+    Args:
+        command: the command.
+        table_of: the table of each setting that its settings file can have.
 
     Example:
         >>> @guarded
@@ -57,7 +62,8 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         flags = {name: bool(kwargs.pop(name, False)) for name in _OUTPUT_FLAGS}
-        with reporting(functools.partial(_name_flag, command, kwargs), verbose=flags["verbose"]), _ready(**flags):
+        named = functools.partial(_named, command, kwargs, table_of)
+        with reporting(named, verbose=flags["verbose"]), _ready(**flags):
             return command(*args, **kwargs)
 
     parameters = inspect.signature(command).parameters.values()
@@ -66,18 +72,18 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
 
 @contextmanager
 def reporting(
-    renamed: Callable[[QkvError], QkvError] = lambda error: error, *, verbose: bool = False
+    named: Callable[[QkvError], QkvError] = lambda error: error, *, verbose: bool = False
 ) -> "Iterator[None]":
     """End the command with a message and an exit code if its code inside fails as `guarded` says.
 
     Args:
-        renamed: lets a typed error name the flag that it is about.
+        named: lets a typed error name the flag that it is about.
         verbose: whether a typed error also shows its traceback.
     """
     try:
         yield
     except QkvError as error:
-        report_failure(renamed(error).render(on_command_line))
+        report_failure(named(error).render(on_command_line))
         if verbose:
             # The message of another library may contain control characters.
             print(harmless(traceback.format_exc()), file=sys.stderr)  # noqa: T201
@@ -121,7 +127,7 @@ def report_failure(text: str) -> None:
 def _ready(*, quiet: bool, verbose: bool, json: bool) -> "Iterator[None]":
     """Import PyTorch, which must not be interrupted, and set how much is printed."""
     if quiet and verbose:
-        raise ConfigError(setting("quiet"), f"no {setting('verbose')} beside it", "both", "Omit one of them.")
+        raise ConfigError(setting("quiet"), "no " + setting("verbose") + " beside it", "both", "Omit one of them.")
     start = time.monotonic()
     _import_torch()
     import torch
@@ -175,12 +181,16 @@ def _about_file(error: OSError | UnicodeEncodeError) -> QkvError | None:
     return QkvError(str(error.filename), "an accessible file or folder", f"{error.strerror}", hint)
 
 
-def _name_flag(command: Callable[..., object], arguments: Mapping[str, object], error: QkvError) -> QkvError:
-    """Let an error about an argument of the command name the flag that set it, or the positional argument."""
+def _named(
+    command: Callable[..., object], arguments: Mapping[str, object], table_of: Mapping[str, str], error: QkvError
+) -> QkvError:
+    """Let an error about an argument name what set it: a flag, a positional argument, an entry of a settings file."""
     name, parameters = error.argument, inspect.signature(command).parameters
-    typed = name in parameters and arguments.get(name) is not None and arguments[name] != parameters[name].default
-    if not typed:
+    if name not in parameters:
         return error
+    typed = arguments.get(name) is not None and arguments[name] != parameters[name].default
+    if not typed and name in table_of:
+        return error.about(f"{table_of[name]}.{name}" if arguments.get("config") else on_command_line(name))
     kinds = getattr(parameters[name].annotation, "__metadata__", ())
     positional = any(isinstance(kind, typer.models.ArgumentInfo) for kind in kinds)
-    return error.about(name.upper() if positional else on_command_line(name))
+    return error.about(name.upper() if positional else on_command_line(name)) if typed else error

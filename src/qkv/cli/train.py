@@ -11,10 +11,10 @@ from qkv.cli.early_exit import BAD_INPUT
 from qkv.cli.failure import guarded
 from qkv.cli.flags import flagged, made_command, option_of, type_of
 from qkv.cli.paths import expect_output_files
-from qkv.errors import ConfigError, on_command_line
+from qkv.errors import ConfigError
 from qkv.settings import defaults_of, hints_of, options_of, parse
 from qkv.tasks.prepare.settings import PREPARE, PrepareOptions
-from qkv.tasks.settings import RUN, TOPICS, TaskSettings, spelling_settings
+from qkv.tasks.settings import RUN, TOPICS, TaskSettings
 
 if TYPE_CHECKING:
     from qkv.tasks.run import AnyRecipe
@@ -82,7 +82,7 @@ def train_command(task: TaskSettings, recipe: "Callable[[], AnyRecipe]") -> Call
 
     train.__doc__ = task.help
     train.__name__ = f"train_{task.name}"
-    return guarded(train)
+    return guarded(train, task.table_of)
 
 
 @cache
@@ -114,9 +114,7 @@ def train_by_flags(recipe: "AnyRecipe", flags: Mapping[str, Any], options: Mappi
     task = recipe.settings
     typed = typed_settings(task, flags)
     file = options["config"]
-    with spelling_settings(task, typed, on_command_line, dotted=True):
-        tables = merge({} if file is None else read_toml(file), task.in_tables(typed))
-        _train(recipe, tables, options)
+    _train(recipe, merge({} if file is None else read_toml(file), task.in_tables(typed)), options)
 
 
 def typed_settings(task: TaskSettings, flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,12 +178,11 @@ def prepare(**flags: Any) -> None:
     files = flags.pop(_FILES) or []
     options = {name: flags.pop(name) for name in defaults_of(PrepareOptions)}
     typed = typed_settings(PREPARE, flags)
-    with spelling_settings(PREPARE, typed, on_command_line):
-        preparation = Preparation.of(files, PREPARE.in_tables(typed), options["tokenizer_from"])
-        prepared = preparation.prepare(options["out"], options["processes"])
+    preparation = Preparation.of(files, PREPARE.in_tables(typed), options["tokenizer_from"])
+    prepared = preparation.prepare(options["out"], options["processes"])
     if as_json():
         write_json([prepared._asdict()])
 
 
 prepare.__doc__ = PREPARE.help
-prepare_command = guarded(prepare)
+prepare_command = guarded(prepare, PREPARE.table_of)

@@ -48,7 +48,7 @@ def view(
     picture = export is not None and export.suffix.lower() != ".html"
     if not picture and (layer is not None or head is not None or title):
         hint = "A page shows all layers and heads: its address says which one."
-        raise ConfigError(setting("layer"), f"a picture to write, {setting('export', 'FILE.png')}", "none", hint)
+        raise ConfigError(setting("layer"), "a picture to write, " + setting("export", "FILE.png"), "none", hint)
     with working("reading the text"):
         scene = scene_of_command(run, text, file, tokens, device, source_col, features_col)
     if heads:

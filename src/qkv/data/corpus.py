@@ -161,7 +161,7 @@ def parse_pair(line: str, where: Place, number: int) -> Pair:
         >>> parse_pair("ein Hund\ta dog", Place("pairs.tsv", 7), 7)
         Pair(source='ein Hund', target='a dog', line=7)
     """
-    table = f" Or train on a table of words: {setting('source_col', '1')} of qkv train translate."
+    table = " Or train on a table of words: " + setting("source_col", "1") + " of qkv train translate."
     return Pair(*two_columns(line, where, ("source", "target"), more=table), number)
 
 

@@ -137,8 +137,8 @@ def hold_out(pairs: Sequence[Pair], count: int, seed: int, when: str = "") -> tu
         total += frequency[source]
     if total < count or total == len(pairs):
         got = f"{len(pairs):,} pairs with {len(frequency):,} distinct sources"
-        instead = f"omit {setting('holdout')} and give pairs to validate on{when} ({setting('valid_data')})"
-        hint = f"Hold out fewer, or {instead}."
+        instead = "omit " + setting("holdout") + f" and give pairs to validate on{when} (" + setting("valid_data") + ")"
+        hint = "Hold out fewer, or " + instead + "."
         raise ConfigError("holdout", f"more than {count:,} pairs with distinct sources", got, hint)
     return _divided(pairs, sources, held_out)
 

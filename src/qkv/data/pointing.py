@@ -186,12 +186,19 @@ def _expect_elements(pairs: Sequence[Pair], names: tuple[str, str], kind: Elemen
     exchanged = all(_is_target(pair.source, pair.target) for pair in pairs)
     if exchanged and not all(_is_target(pair.target, pair.source) for pair in pairs):
         got = f'"{brief(first.source)}", positions of "{brief(first.target)}", and so in every line'
-        hint = f"Exchange the two columns, or {setting('source')} and {setting('target')}. Positions count from 1."
+        hint = (
+            "Exchange the two columns, or "
+            + setting("source")
+            + " and "
+            + setting("target")
+            + ". Positions count from 1."
+        )
         raise DataError(Place(names[0]), "the elements first and the positions second", got, hint)
     if kind is None and kind_of(first.source) == "words" and _NUMERIC.fullmatch(first.source):
         hint = (
             "Write numbers as 0.3 1.5, vectors as 0.3,0.7 1,2; if elements are words, say so with "
-            f"{setting('elements', 'words')}."
+            + setting("elements", "words")
+            + "."
         )
         raise DataError(Place(names[0], first.line), "numbers or words", f'"{brief(first.source)}"', hint)
 
@@ -208,12 +215,12 @@ def _vector(part: str, position: int, where: str) -> tuple[float, ...]:
     except ValueError:
         numbers = (math.nan,)
     if not all(abs(number) < _LARGEST for number in numbers) or "_" in part:
-        words = f"if elements are words, say so with {setting('elements', 'words')}."
+        words = "if elements are words, say so with " + setting("elements", "words") + "."
         advice = next(
             (hint for number in part.split(",") if (hint := number_hint(number, _LARGEST)) and not _is_number(number)),
             None,
         )
-        hint = f"{advice} Or {words}" if advice else f"Write vectors as 0.3,0.7 without spaces; {words}"
+        hint = (f"{advice} Or " if advice else "Write vectors as 0.3,0.7 without spaces; ") + words
         raise DataError(where, f"a finite number as element {position}", f'"{part[:60]}"', hint)
     return numbers
 

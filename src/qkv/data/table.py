@@ -172,7 +172,7 @@ class FieldTable:
     def _refuse_missing(self, line: int, cells: Sequence[str], names: Sequence[str], fixed: Collection[str]) -> None:
         index = next(index for index, field in enumerate(cells) if field.lower() in MISSING)
         got = f'"{cells[index]}"' if cells[index] else "an empty field"
-        hint = f"Fill it, delete the line, or leave such lines out with {setting('missing', 'skip')}."
+        hint = "Fill it, delete the line, or leave such lines out with " + setting("missing", "skip") + "."
         if "missing" in fixed:
             hint = "Fill it, or delete the line."
         raise DataError(Place(self.name, line), f'a number in column "{brief(names[index])}"', got, hint)
@@ -201,18 +201,18 @@ class FieldTable:
         if not any(_DIGIT.search(cell) for cell in fields) and not _INFINITE.fullmatch(field):
             return "The column holds text: choose a column of numbers."
         if (advice := number_hint(field, _LARGEST, "cell")) is not None:
-            skip = f" Or leave it empty and give {setting('missing', 'skip')}."
+            skip = " Or leave it empty and give " + setting("missing", "skip") + "."
             may_be_empty = field.startswith("#") or _INFINITE.fullmatch(field)
             return advice + (skip if may_be_empty and "missing" not in fixed else "")
         other_mark, mark = (",", "comma") if decimal == "point" else (".", "point")
         if any(map(_NO_GROUPS[other_mark].fullmatch, fields)):
             say = (
-                f"say so with {setting('decimal', mark)}"
+                "say so with " + setting("decimal", mark)
                 if decimal == "point"
-                else f"omit {setting('decimal', 'comma')}"
+                else "omit " + setting("decimal", "comma")
             )
             say = f"write a {decimal}, as in training" if "decimal" in fixed else say
-            return f"If it has a decimal {mark}, {say}."
+            return f"If it has a decimal {mark}, " + say + "."
         grouped = _DIGIT.search(field) and other_mark in field
         usual = f"Write it with a decimal {decimal}, without units or thousands separators."
         return f"Remove what groups thousands: each {mark} of the column is one." if grouped else usual

@@ -59,7 +59,7 @@ def divide(text: str, share: float) -> tuple[str, str]:
     """
     if not 0 < share < 1:
         hint = "A tenth (0.1) suits most texts."
-        raise ConfigError("data.holdout", "a fraction above 0 and below 1", f"{share}", hint)
+        raise ConfigError("holdout", "a fraction above 0 and below 1", f"{share}", hint)
     index = int(len(text) * (1 - share))
     return text[:index], text[index:]
 
@@ -113,7 +113,7 @@ def window_shift(length: int, context: int, order: WindowOrder, random: Random) 
     """
     last_start = length - 1 - context
     if last_start < 0:
-        hint = f"Give a longer text, or a smaller context ({setting('context')})."
+        hint = "Give a longer text, or a smaller context (" + setting("context") + ")."
         expected = f"more than {context:,} tokens, one window of the context"
         raise DataError("text", expected, f"{length:,}", hint)
     return 0 if order == "sequential" else random.randrange(min(context, last_start + 1))

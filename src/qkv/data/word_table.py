@@ -80,7 +80,7 @@ class WordTable:
                 raise ConfigError(name, expected, f"{columns[name]}", "Give each text its own.")
 
         if self.features == "separate" and not self.features_col:
-            hint = f"Give the column: {setting('features_col', '3')}."
+            hint = "Give the column: " + setting("features_col", "3") + "."
             raise ConfigError("features", "a column of features to separate", "none", hint)
 
     def read(self, path: Path | Lines) -> list[Pair]:

@@ -112,7 +112,7 @@ def _blocks(model: TransformerTranslator) -> nn.ModuleList:
 
 def _check_parts(model: TransformerTranslator) -> None:
     config, plain = model.config, MechanismConfig()
-    hint = f"Export to ONNX, which supports any score, or train with {setting('score', 'scaled-dot')}."
+    hint = "Export to ONNX, which supports any score, or train with " + setting("score", "scaled-dot") + "."
     for mechanism in (config.replaced(), config.cross):
         if mechanism.score not in _SCALES or mechanism != plain.replaced(mechanism.score):
             got = mechanism.score if mechanism.score not in _SCALES else _changed_settings(mechanism)
@@ -121,9 +121,9 @@ def _check_parts(model: TransformerTranslator) -> None:
         got, usual = getattr(config, name), TransformerConfig.__dataclass_fields__[name].default
         if got != usual:
             hint = (
-                f"Train with {setting('features', 'front')}."
+                "Train with " + setting("features", "front") + "."
                 if name == "features_mark"
-                else f"Train without {setting(name)}."
+                else "Train without " + setting(name) + "."
             )
             raise UnsupportedError(setting("to"), "what CTranslate2 computes", f"{name} {got}", hint)
 

@@ -35,7 +35,7 @@ _MOST_BYTES = 1 << 30
 _DIFFERENCE = 1e-4
 """Largest difference, as a share of the largest number: float32 rounds to 1e-6, other equations differ by 1e-3."""
 
-_HINT = f"Use {setting('to', 'transformers')}, and run it with transformers."
+_HINT = "Use " + setting("to", "transformers") + ", and run it with transformers."
 
 
 def convert(

@@ -327,9 +327,9 @@ def _check_parts(model: Exportable) -> None:
         raise UnsupportedError(setting("to"), "a model that reads only tokens", "one with a wide part", hint)
     sizes: RecurrentConfig | TransformerParts = model.config if isinstance(model, RecurrentTranslator) else model.parts
     if sizes.window is not None:
-        hint = f"Train without {setting('window')}."
+        hint = "Train without " + setting("window") + "."
         if isinstance(sizes, TransformerParts) and sizes.settings:
-            hint = f"Use {setting('to', 'transformers')}: the converters to ONNX of that library read the folder."
+            hint = "Use " + setting("to", "transformers") + ": the converters to ONNX of that library read the folder."
         raise UnsupportedError(setting("to"), "attention to all earlier positions", "a sliding window", hint)
 
 

@@ -36,7 +36,7 @@ class PublishedConfig:
     model: Literal["published"] = PUBLISHED
 
     def __post_init__(self) -> None:
-        check(self, "model")
+        check(self)
 
     @property
     def copy(self) -> str:

@@ -59,7 +59,7 @@ def parse_links(text: str, where: str = "links", first: int = 0) -> Links:
             raise DataError(where, "links like 3-4 or 3p4", got, hint)
         link = (int(match[1]) - first, int(match[3]) - first)
         if min(link) < 0:
-            hint = f"If the file counts words from 0, omit {setting('gold_from')}; if not, correct this link."
+            hint = "If the file counts words from 0, omit " + setting("gold_from") + "; if not, correct this link."
             raise DataError(where, f"numbers of words from {first}", item, hint)
         possible.add(link)
         if match[2] == "-":
@@ -108,7 +108,7 @@ def expect_inside(references: Sequence[Links], sizes: Sequence[tuple[int, int]],
         if outside:
             hint = "Are these the manual alignments of these sentences, with the source word first?"
             if lacks_first_words(references):
-                hint = f"No link of the file has a 0: if it counts words from 1, give {setting('gold_from', '1')}."
+                hint = "No link of the file has a 0: if it counts words from 1, give " + setting("gold_from", "1") + "."
             expected = f"links to {source} source and {target} target words, counted from 0"
             raise DataError(Place(name, number), expected, "{}-{}".format(*outside[0]), hint)
 

@@ -56,7 +56,7 @@ class CopyingTranslator(Predictor[CopyingState]):
         config = inner.config
         if config.copy == "none":
             hint = 'Choose "mixture" or "joint".'
-            raise ConfigError("model.copy", "a way to copy", '"none"', hint)
+            raise ConfigError("copy", "a way to copy", '"none"', hint)
         self.config, self.unknown = config, unknown
         self.inner = inner
         states, memory = inner.widths

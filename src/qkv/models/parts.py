@@ -183,7 +183,7 @@ class TransformerParts:
         for name in ("size", "width", "heads", "key_heads", "head_width", "feed_forward", "context"):
             if getattr(self, name) < 1:
                 got, hint = f"{getattr(self, name)}", "Heads are as wide as the model's width divided by their number."
-                raise ConfigError(f"model.{name}", "at least 1", got, hint)
+                raise ConfigError(name, "at least 1", got, hint)
 
     @property
     def parts(self) -> "TransformerParts":

@@ -89,8 +89,8 @@ class _FirstCall:
         if self.called and not self.has_weight:
             where = f", where queries and keys lie {self.distance:.3g} apart" if self.distance else ""
             got = f"none in {self.site.name}{where}"
-            hint = f"Set {setting('bandwidth')} to about that, or omit it: it is then learned from there."
-            raise ConfigError("model.bandwidth", "some weight above 0 in the first batch", got, hint)
+            hint = "Set " + setting("bandwidth") + " to about that, or omit it: it is then learned from there."
+            raise ConfigError("bandwidth", "some weight above 0 in the first batch", got, hint)
 
     def _before(self, layer: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> Any:
         query, key, _ = args

@@ -67,7 +67,7 @@ class MechanismConfig:
         ('bilinear', 'sum')
         >>> MechanismConfig(score="dot", normalizer="sum")
         Traceback (most recent call last):
-        qkv.errors.ConfigError: model.normalizer: expected softmax, mean, hard, identity, sparsemax, entmax or sigmoid
+        qkv.errors.ConfigError: normalizer: expected softmax, mean, hard, identity, sparsemax, entmax or sigmoid
         for dot; got "sum". Sums normalize scores that are never negative: boxcar, ...
     """
 
@@ -116,7 +116,7 @@ class MechanismConfig:
     ] = None
 
     def __post_init__(self) -> None:
-        check(self, "model")
+        check(self)
         score = score_name(self.score)
         object.__setattr__(self, "score", score)
         default = _default_normalizer(score)
@@ -144,7 +144,7 @@ class MechanismConfig:
 
     @property
     def without_gradient(self) -> str | None:
-        """The setting that gives the scores no gradient, marked (`qkv.errors.setting`); None if they have one."""
+        """The setting that gives the scores no gradient (a `qkv.errors.Message`); None if they have one."""
         if self.normalizer is not None and NORMALIZERS[self.normalizer].cls.piecewise_constant:
             return setting("normalizer", self.normalizer)
         constant = self._class is not None and self._class.piecewise_constant
@@ -257,15 +257,15 @@ class MechanismConfig:
         if self.score == LOCATION and not self.stepwise:
             expected = "a score of queries and keys alone"
             hint = "It reads the weights of the step before: only recurrent decoders of qkv train translate have them."
-            raise ConfigError("model.score", expected, f'"{LOCATION}"', hint)
+            raise ConfigError("score", expected, f'"{LOCATION}"', hint)
         if not self.attends and (self.normalizer != "softmax" or self.sinks):
             hint = "Choose a score, or omit what normalizes it."
             name = "sinks" if self.normalizer == "softmax" else "normalizer"
-            raise ConfigError(f"model.{name}", "a score to normalize", f'"{_NONE}"', hint)
+            raise ConfigError(name, "a score to normalize", f'"{_NONE}"', hint)
         if self.normalizer == "sum" and self.score not in _summable():
             others = listed([name for name in NORMALIZERS if name != "sum"], "or")
             hint = f"Sums normalize scores that are never negative: {listed(sorted(_summable()), 'and')}."
-            raise ConfigError("model.normalizer", f"{others} for {as_flag(self.score)}", '"sum"', hint)
+            raise ConfigError("normalizer", f"{others} for {as_flag(self.score)}", '"sum"', hint)
         self._expect_only("alpha", self.normalizer == "entmax", setting("normalizer", "entmax"), f"{self.normalizer}")
         self._expect_only("sinks", self.normalizer == "softmax", setting("normalizer", "softmax"), f"{self.normalizer}")
         self._expect_only("bandwidth", self.score in DISTANCES, setting("score", listed(DISTANCES, "or")), self.score)
@@ -273,13 +273,15 @@ class MechanismConfig:
 
     def _expect_only(self, name: str, fits: bool, expected: str, got: str) -> None:
         if getattr(self, name) is not None and getattr(self, name) is not False and not fits:
-            hint = f"Omit it, or use {expected}."
+            hint = "Omit it, or use " + expected + "."
             if name == "sinks" and self.score in KERNELS:
-                hint = f"Omit it, or use {setting('score', 'squared-distance')}: its softmax is that of a Gaussian."
-            raise ConfigError(f"model.{name}", f"{expected} beside it", as_flag(got), hint)
+                hint = (
+                    "Omit it, or use " + setting("score", "squared-distance") + ": its softmax is that of a Gaussian."
+                )
+            raise ConfigError(name, expected + " beside it", as_flag(got), hint)
 
 
-def score_name(name: str, argument: str = "model.score") -> str:
+def score_name(name: str, argument: str = "score") -> str:
     """Return the name of a score as in its catalog, from any spelling.
 
     Args:
@@ -297,7 +299,7 @@ def score_name(name: str, argument: str = "model.score") -> str:
         ('scaled_dot', 'additive')
         >>> score_name("concat")
         Traceback (most recent call last):
-        qkv.errors.ConfigError: model.score: expected additive or nonlocal-concat; got "concat". Luong's concat is ...
+        qkv.errors.ConfigError: score: expected additive or nonlocal-concat; got "concat". Luong's concat is ...
     """
     spelled = SCORES.spelled(name) or name.lower().replace("-", "_")
     if spelled in SCORES or spelled in (_NONE, LOCATION):
@@ -309,7 +311,7 @@ def score_name(name: str, argument: str = "model.score") -> str:
         raise ConfigError(argument, "additive or nonlocal-concat", '"concat"', hint)
     other = spelled in NORMALIZERS
     valid = map(as_flag, [*SCORES, *SCORES.aliases, LOCATION])
-    hint = f"It is a normalizer: {setting('normalizer', f'{name}')}." if other else nearest(as_flag(spelled), valid)
+    hint = "It is a normalizer: " + setting("normalizer", name) + "." if other else nearest(as_flag(spelled), valid)
     raise ConfigError(argument, "the name of a score", repr(name), hint)
 
 
@@ -321,6 +323,6 @@ def _normalizer(name: str) -> str:
     spelled = NORMALIZERS.spelled(name)
     if spelled is None:
         is_score = SCORES.spelled(name) is not None
-        hint = f"It is a score: {setting('score', f'{name}')}." if is_score else nearest(name.lower(), NORMALIZERS)
-        raise ConfigError("model.normalizer", "the name of a normalizer", repr(name), hint)
+        hint = "It is a score: " + setting("score", name) + "." if is_score else nearest(name.lower(), NORMALIZERS)
+        raise ConfigError("normalizer", "the name of a normalizer", repr(name), hint)
     return spelled

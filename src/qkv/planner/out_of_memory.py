@@ -17,8 +17,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _FEWER = (
-    f"take fewer at once: a smaller batch ({setting('batch_tokens')}), a smaller {setting('beam')}, "
-    f"or shorter texts ({setting('longest')}, {setting('context')})."
+    "take fewer at once: a smaller batch (" + setting("batch_tokens") + "), a smaller " + setting("beam") + ", "
+    "or shorter texts (" + setting("longest") + ", " + setting("context") + ")."
 )
 
 

@@ -53,11 +53,11 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
     """
     expect_name(setting("to"), to, TARGETS)
     if out.suffix == ".onnx":
-        hint = f"A model is several files; for example {setting('out')} {out.with_suffix('')}-onnx."
+        hint = "A model is several files; for example " + setting("out") + f" {out.with_suffix('')}-onnx."
         raise ConfigError(setting("out"), "the name of a folder", f"that of a file, {out.name}", hint)
     if os.path.lexists(out):
         raise ConfigError(
-            setting("out"), "a folder that does not exist yet", str(out), f"Give another {setting('out')}."
+            setting("out"), "a folder that does not exist yet", str(out), "Give another " + setting("out") + "."
         )
     expect_writable(out)
     expect_single(as_path(run, "run"))
@@ -79,9 +79,9 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
 def _to_onnx(model: nn.Module, out: Path) -> None:
     if not isinstance(model, Exportable):
         recurrent = (
-            f"Train with {setting('model', 'transformer')}." if isinstance(model, RecurrentLanguageModel) else ""
+            "Train with " + setting("model", "transformer") + "." if isinstance(model, RecurrentLanguageModel) else ""
         )
-        hint = recurrent or f"Train without {setting('copy')}, and with {setting('alignment', 'soft')}."
+        hint = recurrent or "Train without " + setting("copy") + ", and with " + setting("alignment", "soft") + "."
         raise UnsupportedError(setting("to"), "a model that can be exported to ONNX", type(model).__name__, hint)
     to_onnx(model, out)
 
@@ -94,9 +94,9 @@ def _to_ctranslate2(trained: TextAnswerer, facts: Mapping[str, Any], out: Path) 
         convert(model, tokenizer, out, _alignment_head(facts))
         return
     if not isinstance(model, TransformerTranslator):
-        hint = f"Train with {setting('model', 'transformer')}, no {setting('copy')}."
+        hint = "Train with " + setting("model", "transformer") + ", no " + setting("copy") + "."
         if is_published:
-            hint = f"Use {setting('to', 'transformers')}."
+            hint = "Use " + setting("to", "transformers") + "."
         elif isinstance(model, Exportable):
             hint = "Export it to ONNX."
         raise UnsupportedError(setting("to"), "a translation Transformer", type(model).__name__, hint)

@@ -118,7 +118,7 @@ class MaskFiller:
             UnsupportedError: another program is asked for.
         """
         if to != "transformers":
-            hint = f"Use {setting('to', 'transformers')}."
+            hint = "Use " + setting("to", "transformers") + "."
             raise UnsupportedError(setting("to"), "a model that was trained here", "one that fills masks", hint)
         return {}
 

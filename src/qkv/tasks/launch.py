@@ -69,7 +69,7 @@ def as_plain(item: Any, name: str = "", where: str | None = None) -> Any:
         case Iterable() if not isinstance(item, bytes | bytearray | Mapping) and getattr(item, "ndim", True):
             return [as_plain(part, name, where or Place(name, number)) for number, part in enumerate(item, start=1)]
     expected = "texts, numbers or lists of them, which other processes can be given"
-    hint = f"Write the data to a file, and give its name: {setting(f'data.{name}', 'FILE')}."
+    hint = "Write the data to a file, and give its name: " + setting(name, "FILE") + "."
     raise DataError(where or name, expected, brief(repr(item)), hint)
 
 
@@ -120,7 +120,7 @@ def meet(number: int | None, device: str, work: Callable[[], object]) -> "Iterat
         raise ConfigError("processes", f"{launched[1]}, as torchrun started", f"{number}", hint)
     rank, size = launched or (0, number or 1)
     if size > 1 and device != "cpu":
-        hint = f"Omit {setting('device')}: several processes train on processors."
+        hint = "Omit " + setting("device") + ": several processes train on processors."
         raise ConfigError("device", f'"cpu" with {size} processes', f'"{device}"', hint)
     if size == 1:
         yield Processes()

@@ -28,8 +28,8 @@ def expect_length(name: str, tokens: int, longest: int, tokenizer: Tokenizer) ->
         qkv.errors.DataError: line 3: expected at most 4 tokens; got 5. Shorten or split it, or train with longest=5.
     """
     if tokens > longest:
-        retrain = f", or train with {setting('longest', f'{tokens}')}" if tokenizer.imported is None else ""
-        raise DataError(name, f"at most {longest} tokens", f"{tokens}", f"Shorten or split it{retrain}.")
+        retrain = ", or train with " + setting("longest", tokens) if tokenizer.imported is None else ""
+        raise DataError(name, f"at most {longest} tokens", f"{tokens}", "Shorten or split it" + retrain + ".")
 
 
 @contextmanager

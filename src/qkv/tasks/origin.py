@@ -53,8 +53,8 @@ def open_origin(run: Path | None, task: str, tokenizer: Path | None = None) -> O
         ConfigError: both are given.
     """
     if run is not None and tokenizer is not None:
-        hint = f"{setting('from')} already uses that run's tokenizer: omit one of them."
-        raise ConfigError(setting("tokenizer_from"), f"no {setting('from')}", "both", hint)
+        hint = setting("from") + " already uses that run's tokenizer: omit one of them."
+        raise ConfigError(setting("tokenizer_from"), "no " + setting("from"), "both", hint)
     if tokenizer is not None:
         source_run = load_trained(tokenizer)
         return Origin(source_run, fingerprint([source_run.tokenizer.to_json()]), weights=False)
@@ -109,7 +109,7 @@ def expect_tokenizer(origin: Origin | None, settings: Mapping[str, Any], task: T
         if name in tokenizer and ours[name] != tokenizer[name]:
             hint = "The tokenizer exists already: omit the setting, or do not use another run's tokenizer."
             expected = f"{'none' if tokenizer[name] is None else tokenizer[name]}, as in the tokenizer of the other run"
-            raise ConfigError(f"tokenizer.{name}", expected, f"{ours[name]}", hint)
+            raise ConfigError(name, expected, f"{ours[name]}", hint)
 
 
 def first_tokenizer(out: Path, origin: Origin | None) -> Tokenizer | None:
@@ -139,7 +139,7 @@ def start_from(model: nn.Module, origin: Origin | None) -> None:
     ]
     if faults:
         more = f" and {len(faults) - _MOST_FAULTS} more" if len(faults) > _MOST_FAULTS else ""
-        hint = f"Omit the settings that change the model, or train from scratch without {setting('from')}."
+        hint = "Omit the settings that change the model, or train from scratch without " + setting("from") + "."
         got = f"in {origin.trained.folder}: {'; '.join(faults[:_MOST_FAULTS])}{more}"
         raise CheckpointError(_WHERE, "the tensors of this model", got, hint)
     model.load_state_dict(dict(theirs))

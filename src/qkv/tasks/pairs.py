@@ -10,7 +10,7 @@ from qkv.data.exchanged import exchanged_message
 from qkv.data.hints import text_messages
 from qkv.data.holdout import hold_out, seen_in_training, split
 from qkv.data.word_table import WordTable
-from qkv.errors import ConfigError, brief, setting
+from qkv.errors import ConfigError, brief, joined, setting
 from qkv.tasks.notes import note
 from qkv.tasks.python_values import as_source, pair_line, text_line
 
@@ -86,8 +86,12 @@ class PairSources(NamedTuple):
         present = [name for name in ("source", "target", "data") if getattr(self, name) is not None]
         raise ConfigError(
             self._name("source"),
-            f"{self._name('source', 'FILE')} and {self._name('target', 'FILE')}, or {self._name('data', 'FILE.tsv')}",
-            " and ".join(map(self._name, present)) or "none of them",
+            self._name("source", "FILE")
+            + " and "
+            + self._name("target", "FILE")
+            + ", or "
+            + self._name("data", "FILE.tsv"),
+            joined(" and ", list(map(self._name, present))) or "none of them",
             "Two files with one sentence per line, or one file with source<TAB>target on each line.",
         )
 

@@ -12,7 +12,7 @@ from qkv.checkpoint.disk import expect_writable
 from qkv.checkpoint.rotation import save_step, step_folder
 from qkv.checkpoint.run import NAME as RUN
 from qkv.checkpoint.run import expect_run_folder, expect_same, open_run, read_config
-from qkv.errors import ConfigError, quantity, setting
+from qkv.errors import ConfigError, joined, quantity, setting
 from qkv.metrics.figure import Figure
 from qkv.tasks.launch import expect_one_process
 from qkv.tasks.listeners import listeners
@@ -68,7 +68,7 @@ def run_folder(out: Path | None) -> Path:
         'first'
     """
     if out is None:
-        hint = f"For example {setting('out', 'runs/first')}. Run the same command again to resume."
+        hint = "For example " + setting("out", "runs/first") + ". Run the same command again to resume."
         raise ConfigError(setting("out"), "a folder for the run", "none", hint)
     expect_writable(out)
     return out
@@ -157,10 +157,13 @@ def files_read(files: object) -> dict[str, str]:
         {}
     """
     flags = {
-        part: " ".join(
-            setting(name, f"{value}" if isinstance(value, str | Path) else None)
-            for name in (f"{prefix}{source}" for source in _SOURCES)
-            if (value := getattr(files, name, None)) is not None
+        part: joined(
+            " ",
+            [
+                setting(name, value if isinstance(value, str | Path) else None)
+                for name in (f"{prefix}{source}" for source in _SOURCES)
+                if (value := getattr(files, name, None)) is not None
+            ],
         )
         for part, prefix in (("train", ""), ("valid", "valid_"))
     }

@@ -3,8 +3,7 @@
 It imports nothing large, because commands read it when they start.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from inspect import Parameter
@@ -16,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, final
 from qkv.checkpoint.former_names import FORMER_NAMES
 from qkv.data.choices import Form, TokenizerKind
 from qkv.data.word_table import WordTable
-from qkv.errors import ConfigError, QkvError, Spelling, in_python, nearest, setting
+from qkv.errors import ConfigError, nearest, setting
 from qkv.nn.mechanism import ATTENTION
 from qkv.settings import Option, help_of, hints_of, options_of
 
@@ -153,16 +152,16 @@ class ShardSettings(RunSettings):
         """
         if self.shards is None:
             if self.out is not None:
-                got, hint = f"no {setting('shards')}", "It is the folder of the answers to shards."
-                raise ConfigError("out", f"{setting('shards')} as well", got, hint)
+                got, hint = "no " + setting("shards"), "It is the folder of the answers to shards."
+                raise ConfigError("out", setting("shards") + " as well", got, hint)
             return
         if self.out is None:
             hint = "It is the folder of the answers, which processes share."
-            raise ConfigError("shards", f"{setting('out')} as well", f"no {setting('out')}", hint)
+            raise ConfigError("shards", setting("out") + " as well", "no " + setting("out"), hint)
         for name in others:
             if getattr(self, name):
                 hint = "Omit it, or give one file without shards."
-                raise ConfigError(name, f"no {setting('shards')} beside it", "both", hint)
+                raise ConfigError(name, "no " + setting("shards") + " beside it", "both", hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -387,7 +386,7 @@ class TaskSettings:
             >>> from qkv.training_settings import Settings
             >>> TaskSettings("tag", "", {"training": Settings}).expect_todays_names({"training": {"tokens": 512}})
             Traceback (most recent call last):
-            qkv.errors.ConfigError: training.tokens: expected its name of today, batch_tokens; got a name of ...
+            qkv.errors.ConfigError: tokens: expected its name of today, batch_tokens; got a name of ...
         """
         former = FORMER_NAMES.get(self.name, {})
         for table, rows in tables.items():
@@ -411,8 +410,7 @@ class TaskSettings:
                 replaced = options[name].instead_of if name in options else ""
                 if replaced and other in options and replaced in (other, options[other].instead_of):
                     hint = "They set the same: omit one of them."
-                    expected = f"no {setting(f'{table}.{other}')} beside it"
-                    raise ConfigError(f"{table}.{name}", expected, "both", hint)
+                    raise ConfigError(name, "no " + setting(other) + " beside it", "both", hint)
 
     def replaced(self, table: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return a table without the settings that others replace."""
@@ -430,37 +428,3 @@ def parameters(tasks: Iterable[TaskSettings]) -> Sequence[Parameter]:
                 if name in options_of(table) and name not in by_name:
                     by_name[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hint)
     return list(by_name.values())
-
-
-@contextmanager
-def spelling_settings(
-    task: TaskSettings, given: Collection[str], spell: Spelling = in_python, *, dotted: bool = False
-) -> Iterator[None]:
-    """Let errors name settings as the caller spells them, not as the tables of a settings file do.
-
-    Args:
-        task: the task whose settings these are.
-        given: the settings that the caller gave by name: as arguments in Python, as flags on a command line.
-        spell: how the caller spells a setting.
-        dotted: whether settings may also come from a file; an error then shows their dotted names as well, and is about
-            the dotted name of a setting that was not given.
-    """
-    try:
-        yield
-    except QkvError as error:
-        names = task.names
-        candidates = (names[name] for name in names if error.argument in (name, names[name]))
-        argument = next(candidates, None)
-        is_given = argument in given
-
-        def spell_known(name: str, value: str | None) -> str:
-            if name not in names:
-                return setting(name, value)
-            return spell(names[name], value) + (f" ({task.dotted(names[name])})" if dotted and not is_given else "")
-
-        respelled = error.respelled(spell_known)
-        if argument is not None and is_given:
-            respelled = respelled.about(spell(argument, None) + (f" ({task.dotted(argument)})" if dotted else ""))
-        elif not dotted and error.argument in names:
-            respelled = respelled.about(spell(names[error.argument], None))
-        raise respelled from error

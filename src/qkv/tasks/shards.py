@@ -185,7 +185,7 @@ class Shards:
         """Refuse to replace a file without a note, which qkv did not write: it writes the note before the answers."""
         path = self.answers(source)
         if os.path.lexists(path) and not os.path.lexists(self._note(source, _NOTE)):
-            hint = f"Give another {setting('out')}: the file was not changed."
+            hint = "Give another " + setting("out") + ": the file was not changed."
             raise ConfigError(setting("out"), "a folder of answers", f"one with {path}, which has no note", hint)
 
     def _is_complete(self, source: Path) -> bool:
@@ -209,7 +209,7 @@ class Shards:
                 replace_file(path, encode({"format": _FORMAT, "version": _VERSION, "work": work}, _WORK))
             value = decode_mapping(read_file(path, _LARGEST, links=False), str(path))
         if value.get("format") != _FORMAT or not is_version(value.get("version"), _VERSION):
-            hint = f"Give another {setting('out')}, or use the version of qkv that began this one."
+            hint = "Give another " + setting("out") + ", or use the version of qkv that began this one."
             raise CheckpointError(str(path), f'"format": "{_FORMAT}", "version": {_VERSION}', "something else", hint)
         stored = value.get("work")
         before: Mapping[str, JsonValue] = stored if isinstance(stored, dict) else {}
@@ -217,7 +217,7 @@ class Shards:
         other_names = {"command": f"of `qkv {before.get('command')}`", "model": "of another model"}
         for name, expected in expected_names.items():
             if before.get(name) != work.get(name):
-                hint = f"Give another {setting('out')}: nothing in this folder was changed."
+                hint = "Give another " + setting("out") + ": nothing in this folder was changed."
                 got = f"{self.out}, {harmless(other_names[name][:80])}"
                 raise ConfigError(setting("out"), f"a folder of answers {expected}", got, hint)
         expect_same(self.out, before, work)

@@ -33,7 +33,7 @@ def expect_attention(model: nn.Module) -> None:
     """
     if not attention_names(model):
         hint = (
-            f"Train with {setting('model', 'transformer')}."
+            "Train with " + setting("model", "transformer") + "."
             if isinstance(model, TextTagger)
             else "Train with a score or a pool."
         )

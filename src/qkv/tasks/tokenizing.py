@@ -41,7 +41,7 @@ def learn_tokenizer(settings: TokenizerSettings, texts: Iterable[str], kind: Tok
             unicode=settings.unicode,
         )
     except ConfigError as error:
-        raise error.about("tokenizer.vocabulary") if error.argument == "size" else error from None
+        raise error.about("vocabulary") if error.argument == "size" else error from None
 
 
 def with_known_tokens(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def expect_known(parts: Iterable[Unknown]) -> None:
     for part, unknown, total, name, alone in parts:
         if unknown <= _MANY_UNKNOWN * total:
             continue
-        hint = f"{setting(name, 'bpe')} leaves no text unknown; char suits text without spaces too."
+        hint = setting(name, "bpe") + " leaves no text unknown; char suits text without spaces too."
         if part.startswith("validation"):
             hint += " Or is it text of another kind than the training text?"
         if alone and unknown >= _NEARLY_ALL * total:

@@ -27,7 +27,7 @@ from qkv.tasks.point.predict import ElementPointer
 from qkv.tasks.point.settings import PointFiles
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.regress.settings import RegressFiles, RegressModel
-from qkv.tasks.settings import TokenizerSettings, parameters, spelling_settings
+from qkv.tasks.settings import TokenizerSettings, parameters
 from qkv.tasks.tag.predict import Tagger
 from qkv.tasks.tag.settings import TagFiles
 from qkv.tasks.translate.predict import Translator
@@ -249,11 +249,7 @@ def train(
         got = "one function" if callable(callbacks) else ascii(callbacks)[:80]
         raise ConfigError("callbacks", "a sequence of functions", got, "Write callbacks=[function].")
     folder, start_from = as_path(out, "out"), None if start is None else as_path(start, "from")
-    with (
-        listening(callbacks),
-        use_verbosity(Verbosity("quiet" if quiet else "normal")),
-        spelling_settings(task_settings, settings),
-    ):
+    with listening(callbacks), use_verbosity(Verbosity("quiet" if quiet else "normal")):
         tables = task_settings.in_tables(settings)
         outcome = training.train(recipe_of(task), tables, folder, start=start_from, device=device, processes=processes)
     return Run(folder, outcome)

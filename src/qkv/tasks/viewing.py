@@ -55,7 +55,7 @@ def scene_of_command(
     if (text is None) == (file is None):
         got = "none" if text is None else "both"
         raise ConfigError(
-            setting("text"), f"a text or {setting('file')}", got, "Give a text for the model to read or translate."
+            setting("text"), "a text or " + setting("file"), got, "Give a text for the model to read or translate."
         )
     content = text or "" if file is None else _text_of(file)
     expect_single(run)

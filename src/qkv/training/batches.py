@@ -94,7 +94,7 @@ def expect_same_batches(batches: Batches, epoch: int, position: int, fingerprint
         CheckpointError: the batches differ, or none has the position.
     """
     if fingerprint != batches.fingerprint() or not _is_position(batches, position):
-        hint = f"Give the same training data as before, or another {setting('out')}."
+        hint = "Give the same training data as before, or another " + setting("out") + "."
         expected = f"the batches of epoch {epoch} that this run was trained on"
         raise CheckpointError("training data", expected, "others", hint)
 

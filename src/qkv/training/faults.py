@@ -34,9 +34,8 @@ def not_finite(task: Task[Any], batches: Sequence[Sequence[int]], step: int, wha
     lines = show_lines(task.lines(causes if isolated else examples))
     cause = f"because of {lines}" if isolated else f"in a batch of {lines}"
     hint = (
-        f"The last good checkpoint is intact. Check these lines; or, with a new {setting('out')}, "
-        "lower learning_rate, lower clip, "
-        "raise warmup, or use precision float32."
+        "The last good checkpoint is intact. Check these lines; or, with a new " + setting("out") + ", lower "
+        "learning_rate, lower clip, raise warmup, or use precision float32."
     )
     return TrainingError(f"{what} at step {step:,}", "a finite number", f"{got} {cause}", hint)
 
@@ -55,7 +54,8 @@ def weights_not_finite(model: nn.Module, step: int) -> TrainingError | None:
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             hint = (
                 "The last good checkpoint is intact. Lower learning_rate, or raise warmup, with a new "
-                f"{setting('out')}."
+                + setting("out")
+                + "."
             )
             got = "NaN or Inf"
             return TrainingError(f"{name} after step {step:,}", "finite weights", got, hint)
@@ -104,8 +104,8 @@ def suggest_smaller_batches(step: int, tokens: int) -> Iterator[None]:
         got = out_of_memory_text(error)
         if got is None:
             raise
-        lower = f"Lower {setting('batch_tokens')} (now {tokens:,}) and raise {setting('accumulate')}"
-        hint = f"{lower} by the same factor: the result is about the same."
+        lower = "Lower " + setting("batch_tokens") + f" (now {tokens:,}) and raise " + setting("accumulate")
+        hint = lower + " by the same factor: the result is about the same."
         raise TrainingError(f"memory at step {step:,}", "enough memory for a batch", got, hint) from error
 
 

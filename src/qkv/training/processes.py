@@ -412,10 +412,10 @@ def expect_enough(processes: Processes, settings: Settings) -> None:
         >>> expect_enough(Processes(), Settings())
     """
     if processes.size > settings.parts_of_update:
-        parts, batches = setting("parts"), setting("accumulate")
-        expected = f"at most {settings.parts_of_update}, the number of parts of an update ({batches} times {parts})"
+        parts = f"at most {settings.parts_of_update}, the number of parts of an update ("
+        expected = parts + setting("accumulate") + " times " + setting("parts") + ")"
         more = -(-processes.size // settings.accumulate)
-        hint = f"Use fewer, or begin another run with {setting('parts', f'{more}')}."
+        hint = "Use fewer, or begin another run with " + setting("parts", more) + "."
         raise ConfigError("processes", expected, f"{processes.size}", hint)
 
 

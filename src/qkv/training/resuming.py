@@ -33,7 +33,7 @@ def set_weights(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -
         with room_for(folder, FREE):
             model.load_state_dict(dict(tensors))
     except RuntimeError as error:
-        hint = f"Build the same model that was trained, or give another {setting('out')}."
+        hint = "Build the same model that was trained, or give another " + setting("out") + "."
         raise CheckpointError(str(folder), "the weights of this model", str(error), hint) from error
 
 
@@ -81,9 +81,9 @@ def expect_schedule(settings: Settings, before: Mapping[str, JsonValue], step: i
         f"learning rate from {planned:.2g} to {rate:.2g} at step {step + 1:,}"
     )
     if settings.schedule_steps is None and rate > _JUMP * planned:
-        longer, ended = (setting("schedule_steps", f"{number}") for number in (settings.steps, length))
-        both = f"Give {longer} for that, or {ended} to stay at {planned:.2g}."
-        raise ConfigError("training.schedule_steps", "a choice", f"none: with {moves}", both)
+        longer, ended = (setting("schedule_steps", number) for number in (settings.steps, length))
+        both = "Give " + longer + " for that, or " + ended + f" to stay at {planned:.2g}."
+        raise ConfigError("schedule_steps", "a choice", f"none: with {moves}", both)
     flag = on_command_line("schedule_steps", f"{length}")
     say(f"With {moves}. To stay at {planned:.2g}, stop, and give {flag}.")
 

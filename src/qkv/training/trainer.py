@@ -271,7 +271,7 @@ class Trainer:
     def _resume(self, run: Path, folder: Path, say: Callable[[str], None]) -> None:
         contents = load(folder)
         if contents.trainer is None:
-            hint = f"Give another {setting('out')}, or remove this checkpoint to resume from an earlier one."
+            hint = "Give another " + setting("out") + ", or remove this checkpoint to resume from an earlier one."
             raise CheckpointError(str(folder), "a checkpoint with the trainer's state", "a checkpoint without it", hint)
         set_weights(self.model, contents.model, folder)
         self._restore(contents.trainer.numbers, contents.trainer.tensors)

@@ -156,4 +156,4 @@ def _described(part: object) -> str:
 
 def _refusal(name: str, got: str, expected: str) -> UnsupportedError:
     hint = "No family of transformers computes the same: train without it, or see docs/how_to/export.md."
-    return UnsupportedError(f"model.{name}", expected, got, hint)
+    return UnsupportedError(name, expected, got, hint)

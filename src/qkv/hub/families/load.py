@@ -111,7 +111,7 @@ def described(published: PublishedConfig) -> Described:
         return Described(family, config)
     if published.context > config.context:
         hint = "Omit it, or choose less."
-        raise ConfigError("model.context", f"at most {config.context}", f"{published.context}", hint)
+        raise ConfigError("context", f"at most {config.context}", f"{published.context}", hint)
     count = config.positions.count or config.context + config.positions.skipped
     positions = replace(config.positions, count=count)
     return Described(family, replace(config, context=published.context, positions=positions))
@@ -130,7 +130,7 @@ def build_as(published: PublishedConfig, kind: type[M], name: str) -> M:
     """
     model = build(*described(published))
     if not isinstance(model, kind):
-        raise ConfigError("model.settings", name, type(model).__name__, "Use its own task.")
+        raise ConfigError("settings", name, type(model).__name__, "Use its own task.")
     return model
 
 

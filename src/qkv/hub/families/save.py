@@ -141,7 +141,7 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
         hint = f"Train with one tokenizer for both languages; {_ALONE}"
         raise UnsupportedError("tokenizer", "one vocabulary", "one of sources and one of targets", hint)
     if vocabulary.kind not in _LIBRARY:
-        hint = f"Train with {setting('tokenizer', 'bpe')}; {_ALONE}"
+        hint = "Train with " + setting("tokenizer", "bpe") + f"; {_ALONE}"
         expected = f"one of {', '.join(_LIBRARY)}"
         raise UnsupportedError("tokenizer", expected, vocabulary.kind, hint)
     library = _LIBRARY[vocabulary.kind](vocabulary)

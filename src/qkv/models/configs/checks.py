@@ -17,8 +17,8 @@ def expect_attention(score: str) -> None:
         >>> expect_attention("dot")
     """
     if score == "none":
-        hint = f"Only a recurrent decoder can do without: choose another score, or {setting('model', 'gru')}."
-        raise ConfigError("model.score", "a score, because a Transformer is attention", '"none"', hint)
+        hint = "Only a recurrent decoder can do without: choose another score, or " + setting("model", "gru") + "."
+        raise ConfigError("score", "a score, because a Transformer is attention", '"none"', hint)
 
 
 def expect_attention_for_features(score: str) -> None:
@@ -28,8 +28,8 @@ def expect_attention_for_features(score: str) -> None:
         ConfigError: the score is "none".
     """
     if score == "none":
-        hint = f"Choose a score, or {setting('features', 'front')}."
-        raise ConfigError("model.score", "an attention beside that over features", '"none"', hint)
+        hint = "Choose a score, or " + setting("features", "front") + "."
+        raise ConfigError("score", "an attention beside that over features", '"none"', hint)
 
 
 def separate_attention(usual: MechanismConfig, part: str, score: str | None, normalizer: str | None) -> MechanismConfig:
@@ -46,16 +46,16 @@ def separate_attention(usual: MechanismConfig, part: str, score: str | None, nor
     Example:
         >>> separate_attention(MechanismConfig(), "cross", "none", None)
         Traceback (most recent call last):
-        qkv.errors.ConfigError: model.cross_score: expected a score, because a Transformer is attention; got "none". ...
+        qkv.errors.ConfigError: cross_score: expected a score, because a Transformer is attention; got "none". ...
     """
     try:
         replaced = usual.replaced(score, normalizer)
         expect_attention(replaced.score)
     except ConfigError as error:
-        name = error.argument.removeprefix("model.")
+        name = error.argument
         if {"score": score, "normalizer": normalizer}.get(name) is None:
             raise
-        raise error.about(f"model.{part}_{name}") from None
+        raise error.about(f"{part}_{name}") from None
     return replaced
 
 
@@ -74,15 +74,13 @@ def check_heads(name: str, width: int, heads: int, heads_name: str = "heads") ->
     Example:
         >>> check_heads("width", 256, 3)
         Traceback (most recent call last):
-        qkv.errors.ConfigError: model.heads: expected a divisor of model.width; got 3 for width 256. Try 2 or 4.
+        qkv.errors.ConfigError: heads: expected a divisor of model.width; got 3 for width 256. Try 2 or 4.
     """
     if width % heads:
         from qkv.shapes import nearest_divisors  # imports PyTorch
 
         got = f"{heads} for width {width}"
-        raise ConfigError(
-            f"model.{heads_name}", f"a divisor of {setting(f'model.{name}')}", got, nearest_divisors(width, heads)
-        )
+        raise ConfigError(f"{heads_name}", "a divisor of " + setting(f"{name}"), got, nearest_divisors(width, heads))
 
 
 def check_positions(positions: str, mechanism: MechanismConfig, width: int, *, bounded: bool = False) -> None:
@@ -101,12 +99,12 @@ def check_positions(positions: str, mechanism: MechanismConfig, width: int, *, b
     Example:
         >>> check_positions("rotary", MechanismConfig(score="additive"), 8)
         Traceback (most recent call last):
-        qkv.errors.ConfigError: model.positions: expected sinusoidal, alibi, relative or none with additive ...
+        qkv.errors.ConfigError: positions: expected sinusoidal, alibi, relative or none with additive ...
     """
     biases = ("alibi", "relative")
     if positions == "rotary" and mechanism.rotates and width % 2:
         hint = "Rotary positions rotate pairs: choose another number of heads."
-        raise ConfigError("model.heads", "an even width per head", f"{width}", hint)
+        raise ConfigError("heads", "an even width per head", f"{width}", hint)
     misfits: tuple[str, ...] = () if mechanism.rotates else ("rotary",)
     misfits += biases if mechanism.normalizer == "sum" else ()
     if positions in misfits:
@@ -115,11 +113,14 @@ def check_positions(positions: str, mechanism: MechanismConfig, width: int, *, b
         expected = f"{fitting} or none with {as_flag(mechanism.score)} under {mechanism.normalizer}"
         hint = (
             "They add to the scores, which a sum needs above 0: use "
-            f"{setting('normalizer', 'softmax')}, or {setting('score', 'squared-distance')}."
+            + setting("normalizer", "softmax")
+            + ", or "
+            + setting("score", "squared-distance")
+            + "."
             if positions in biases
             else "Of rotated vectors, only dot products and distances depend just on the difference of positions."
         )
-        raise ConfigError("model.positions", expected, f'"{positions}"', hint)
+        raise ConfigError("positions", expected, f'"{positions}"', hint)
 
 
 def expect_transformer(config: Any, **usual: object) -> None:
@@ -134,9 +135,9 @@ def expect_transformer(config: Any, **usual: object) -> None:
     """
     for name, default in usual.items():
         if getattr(config, name) != default:
-            hint = f"It belongs to self-attention: omit it, or choose {setting('model', 'transformer')}."
+            hint = "It belongs to self-attention: omit it, or choose " + setting("model", "transformer") + "."
             got = f"{getattr(config, name)} with {config.model}"
-            raise ConfigError(f"model.{name}", "a Transformer", got, hint)
+            raise ConfigError(name, "a Transformer", got, hint)
 
 
 def expect_halves(name: str, width: int, why: str, hint: str) -> None:
@@ -149,4 +150,4 @@ def expect_halves(name: str, width: int, why: str, hint: str) -> None:
         >>> expect_halves("width", 8, "for two directions", "Each direction has half of it.")
     """
     if width % 2:
-        raise ConfigError(f"model.{name}", f"an even width, {why}", f"{width}", hint)
+        raise ConfigError(name, f"an even width, {why}", f"{width}", hint)

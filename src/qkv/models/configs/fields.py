@@ -52,6 +52,6 @@ Size = Annotated[
     Option(
         "Size of the vocabulary",
         least=1,
-        derived=f"The text decides it; {setting('tokenizer.vocabulary')} limits the vocabulary.",
+        derived="The text decides it; " + setting("vocabulary") + " limits the vocabulary.",
     ),
 ]

@@ -11,7 +11,7 @@ from qkv.nn.mechanism import ATTENTION, score_name
 from qkv.settings import Option, check
 from qkv.values.catalog import as_flag
 
-_LINES_DECIDE = f"The training lines decide it; {setting('elements')} overrides what they seem to be."
+_LINES_DECIDE = "The training lines decide it; " + setting("elements") + " overrides what they seem to be."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,17 +63,17 @@ class PointerConfig:
             object.__setattr__(self, "decoder", "gru" if attends else self.model)
         if self.layers is None:
             object.__setattr__(self, "layers", 3 if attends else 1)
-        check(self, "model")
+        check(self)
         score = score_name(self.score)
         # A normalized Gaussian kernel is the softmax of a squared distance.
         object.__setattr__(self, "score", "squared_distance" if score == "gaussian" else score)
         if self.score not in get_args(PointerScore):
             expected, names = "a score whose softmax can point", ", ".join(map(as_flag, get_args(PointerScore)))
             hint = f"Valid: {names}, gaussian."
-            raise ConfigError("model.score", expected, f'"{as_flag(self.score)}"', hint)
+            raise ConfigError("score", expected, f'"{as_flag(self.score)}"', hint)
         if not attends:
             expect_transformer(self, heads=4)
         elif self.width % self.heads:
             got = f"{self.heads} heads for width {self.width}"
             hint = "Choose another width, or another number of heads."
-            raise ConfigError("model.heads", f"a divisor of {setting('model.width')}", got, hint)
+            raise ConfigError("heads", "a divisor of " + setting("width"), got, hint)

@@ -71,7 +71,7 @@ class ReaderConfig(MechanismConfig):
         if self.score != _OWN_DEFAULT:
             super().__post_init__()
         else:
-            check(self, "model")
+            check(self)
             MechanismConfig(**{name: getattr(self, name) for name in _DEFAULTS} | {"score": "additive"})
         if self.model == "transformer":
             expect_attention(self.blocks.score)
@@ -83,17 +83,20 @@ class ReaderConfig(MechanismConfig):
         expect_transformer(self, positions="sinusoidal", window=None, heads=4)
         if self.score == "none":
             expected = "the score of the attention that pools the states"
-            hint = f"Omit it; to classify by the mean of the states, use {setting('pool', 'mean')}."
-            raise ConfigError("model.score", expected, '"none"', hint)
+            hint = "Omit it; to classify by the mean of the states, use " + setting("pool", "mean") + "."
+            raise ConfigError("score", expected, '"none"', hint)
         changed = [name for name, usual in _DEFAULTS.items() if getattr(self, name) != usual]
         if changed and not self.pools:
             name = "score" if "score" in changed else changed[0]
             hint = (
-                f"Nothing attends: omit it, or choose {setting('model', 'transformer')} or, to classify, "
-                f"{setting('pool', 'attention')}."
+                "Nothing attends: omit it, or choose "
+                + setting("model", "transformer")
+                + " or, to classify, "
+                + setting("pool", "attention")
+                + "."
             )
             expected = "the default beside a mean and no Transformer"
-            raise ConfigError(f"model.{name}", expected, f'"{getattr(self, name)}"', hint)
+            raise ConfigError(name, expected, f'"{getattr(self, name)}"', hint)
 
     @property
     def pools(self) -> bool:

@@ -101,7 +101,7 @@ class TransformerConfig(MechanismConfig):
         Option(
             "Of the attention to the source alone; score sets all of a Transformer's",
             topic=ATTENTION,
-            hint=f"To the source there is one attention: use {setting('score')}.",
+            hint="To the source there is one attention: use " + setting("score") + ".",
             or_else="score",
         ),
     ] = None
@@ -110,7 +110,7 @@ class TransformerConfig(MechanismConfig):
         Option(
             "Of the attention to the source alone",
             topic=ATTENTION,
-            hint=f"To the source there is one attention: use {setting('normalizer')}.",
+            hint="To the source there is one attention: use " + setting("normalizer") + ".",
             or_else="normalizer",
         ),
     ] = None
@@ -193,14 +193,14 @@ class RecurrentWidths:
         Raises:
             ConfigError: the width is out of range, or all widths are given and differ from it.
         """
-        check(self, "model", "width")
+        check(self, "width")
         width = 512 if self.width is None else self.width
         widths = {"hidden": width, "embedding": width // 2, "attention": width // 2}
         given = {name: getattr(self, name) for name in widths if getattr(self, name) is not None}
         if self.width is not None and len(given) == len(widths) and given != widths:
             got = ", ".join(f"{name} {number}" for name, number in given.items())
             hint = "They are all that it sets: omit it, change them, or train from scratch."
-            raise ConfigError("model.width", f"{width}, in all sizes beside it", got, hint)
+            raise ConfigError("width", f"{width}, in all sizes beside it", got, hint)
         for name, number in {**widths, **given, "width": None}.items():
             object.__setattr__(self, name, number)
 
@@ -280,7 +280,7 @@ class RecurrentConfig(RecurrentWidths, MechanismConfig):
             expect_attention_for_features(self.score)
         if self.score == "none" and self.heads > 1:
             hint = "Omit it, or choose another score."
-            raise ConfigError("model.heads", "1 without attention", f"{self.heads}", hint)
+            raise ConfigError("heads", "1 without attention", f"{self.heads}", hint)
         if self.memory == "split":
             expect_halves("hidden", self.hidden, _HALVES, "Choose an even width.")
 
@@ -299,11 +299,14 @@ class RecurrentConfig(RecurrentWidths, MechanismConfig):
         for name in ("window", "positions", "encoder_score", "encoder_normalizer"):
             if (value := getattr(self, name)) is not None:
                 hint = (
-                    f"It belongs to self-attention: add {setting('encoder', 'transformer')}, use "
-                    f"{setting('model', 'transformer')}, or omit it."
+                    "It belongs to self-attention: add "
+                    + setting("encoder", "transformer")
+                    + ", use "
+                    + setting("model", "transformer")
+                    + ", or omit it."
                 )
                 expected = "no such setting of a recurrent encoder"
-                raise ConfigError(f"model.{name}", expected, f'"{value}"', hint)
+                raise ConfigError(name, expected, f'"{value}"', hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -338,20 +341,20 @@ class MonotonicConfig(RecurrentWidths):
 
     def __post_init__(self) -> None:
         self._set_widths()
-        check(self, "model")
+        check(self)
         object.__setattr__(self, "score", score_name(self.score))
         if self.score not in _SCORES:
             expected = "bilinear, additive, dot or scaled-dot with a monotonic alignment"
-            hint = f"Choose one of them, or omit {setting('alignment')}."
-            raise ConfigError("model.score", expected, f'"{as_flag(self.score)}"', hint)
+            hint = "Choose one of them, or omit " + setting("alignment") + "."
+            raise ConfigError("score", expected, f'"{as_flag(self.score)}"', hint)
         first_order = self.alignment == "monotonic-1"
         if first_order and self.score != "bilinear":
             hint = 'Omit it, or choose the alignment "monotonic-0".'
             expected = 'no score with "monotonic-1", which predicts jumps'
-            raise ConfigError("model.score", expected, f'"{as_flag(self.score)}"', hint)
+            raise ConfigError("score", expected, f'"{as_flag(self.score)}"', hint)
         if not first_order and self.jumps != 5:
             hint = 'Omit it, or choose the alignment "monotonic-1".'
-            raise ConfigError("model.jumps", 'no jumps with "monotonic-0"', f"{self.jumps}", hint)
+            raise ConfigError("jumps", 'no jumps with "monotonic-0"', f"{self.jumps}", hint)
 
 
 TranslatorConfig = TransformerConfig | RecurrentConfig | MonotonicConfig

@@ -172,11 +172,11 @@ def _loaded(run: Path, device: str) -> Translator:
 def _expect_choice(valid: SentenceFiles, settings: AlignSettings) -> None:
     fixed = [name for name in ("layer", "head", "when") if getattr(settings, name) is not None]
     if fixed and valid.named:
-        hint = f"Either give {setting(fixed[0])}, or choose it by these sentences."
-        raise ConfigError(setting(fixed[0]), f"no {setting('valid_source')}", "both", hint)
+        hint = "Either give " + setting(fixed[0]) + ", or choose it by these sentences."
+        raise ConfigError(setting(fixed[0]), "no " + setting("valid_source"), "both", hint)
     if settings.symmetrize != MUTUAL and settings.reverse is None:
-        hint = f"It combines two directions: give {setting('reverse', 'RUN')}, or omit it."
-        raise ConfigError(setting("symmetrize"), f"{setting('reverse')} as well", "none", hint)
+        hint = "It combines two directions: give " + setting("reverse", "RUN") + ", or omit it."
+        raise ConfigError(setting("symmetrize"), setting("reverse") + " as well", "none", hint)
 
 
 class _Sentences(NamedTuple):

@@ -44,6 +44,6 @@ class AlignSettings(ReadingSettings, ShardSettings, DeviceSettings):
         super().__post_init__()
         if self.gold_from and self.gold is None and self.valid_gold is None:
             hint = "It says how they count words."
-            expected = f"{setting('gold')} or {setting('valid_gold')} as well"
+            expected = setting("gold") + " or " + setting("valid_gold") + " as well"
             raise ConfigError("gold_from", expected, "neither", hint)
         self.expect_both("source", "target", "data", "gold", "attention")

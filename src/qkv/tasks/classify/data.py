@@ -210,12 +210,12 @@ def numbered(
     """
     for label in text.labels:
         if label not in labels:
-            hint = f"Training never saw it: add examples of it to {setting('data')}, or correct the label."
+            hint = "Training never saw it: add examples of it to " + setting("data") + ", or correct the label."
             got = f'"{label}"'
             raise DataError(Place(name, text.line), f"one of {_label_list(labels)}", got, hint)
     ids, begins = encode_words(text.words, tokenizer)
     if len(ids) > longest:
-        hint = f"Shorten or split it, or allow longer ones with {setting('longest', f'{len(ids)}')}."
+        hint = "Shorten or split it, or allow longer ones with " + setting("longest", len(ids)) + "."
         raise DataError(Place(name, text.line), f"at most {longest} tokens", f"{len(ids)}", hint)
     features = None if wide is None else features_of(text.words[0], tokenizer, wide)
     return EncodedText(ids, begins, tuple(labels.index(label) for label in text.labels), text.line, features)

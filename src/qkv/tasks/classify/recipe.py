@@ -60,7 +60,7 @@ def _expect_labels(text: LabeledText, origin: Origin | None) -> LabeledText:
     theirs = origin.trained.contents.config.get("labels")
     if theirs != list(text.labels):
         names = ", ".join(map(str, theirs)) if isinstance(theirs, list) else "none"
-        hint = f"Train on the same labels, or from scratch without {setting('from')}."
+        hint = "Train on the same labels, or from scratch without " + setting("from") + "."
         expected = f"a run with the labels {', '.join(text.labels)}"
         raise CheckpointError(setting("from"), expected, names, hint)
     return text

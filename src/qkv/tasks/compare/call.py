@@ -11,7 +11,7 @@ from qkv.tasks.compare import comparing
 from qkv.tasks.compare.comparison import Comparison
 from qkv.tasks.compare.settings import NOT_COMPARED, TEST, CompareOptions, files_to_test
 from qkv.tasks.notes import Verbosity, use_verbosity
-from qkv.tasks.settings import parameters, spelling_settings
+from qkv.tasks.settings import parameters
 
 
 def compare(
@@ -60,7 +60,7 @@ def compare(
     task_settings = TASKS[expect_name("task", task, TASKS)]
     tests = {TEST + name for name in files_to_test(task_settings)}
     task_settings.expect_settings(name for name in settings if name not in tests)
-    with use_verbosity(Verbosity("quiet" if quiet else "normal")), spelling_settings(task_settings, settings):
+    with use_verbosity(Verbosity("quiet" if quiet else "normal")):
         folder = as_path(out, "out")
         return comparing.compare(
             recipe_of(task), settings, folder, seeds=seeds, controls=controls, device=device

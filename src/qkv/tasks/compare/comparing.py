@@ -53,7 +53,7 @@ def compare(
         QkvError: any other bad input; what is complete stays.
     """
     if out is None:
-        hint = f"For example {setting('out', 'comparison')}. Run the same command again to go on."
+        hint = "For example " + setting("out", "comparison") + ". Run the same command again to go on."
         raise ConfigError(setting("out"), "a folder for the trainings", "none", hint)
     if not 1 <= seeds <= MOST_SEEDS:
         raise ConfigError("seeds", f"from 1 to {MOST_SEEDS:,}", f"{seeds}", "3 show how much a figure varies.")

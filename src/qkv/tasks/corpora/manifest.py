@@ -172,7 +172,7 @@ def parse(data: bytes, path: str) -> CorpusManifest:
     try:
         value = decode_mapping(data, path)
     except CheckpointError as error:
-        raise DataError(*error.marked[:3], AGAIN) from None
+        raise DataError(*error.args[:3], AGAIN) from None
     if value.get("format") != FORMAT or not is_version(value.get("version"), VERSION):
         got = f"{value.get('format')!r}, {value.get('version')!r}"[:80]
         hint = "Use the version of qkv that prepared it, or a newer one."

@@ -65,7 +65,7 @@ class PreparedCorpus:
         folder = absolute(folder)
         manifest = read_manifest(folder)
         if manifest.kind != kind:
-            hint = {"text": "Prepare it without pairs.", "pairs": f"Prepare it with {setting('pairs')}."}[kind]
+            hint = {"text": "Prepare it without pairs.", "pairs": "Prepare it with " + setting("pairs") + "."}[kind]
             raise DataError(Place(folder), f"a prepared corpus of {kind}", f"one of {manifest.kind}", hint)
         data = read_part(folder, TOKENIZER, _LARGEST_TOKENIZER)
         expect_sum(folder / TOKENIZER, manifest.tokenizer)
@@ -131,7 +131,7 @@ def open_for_training(folder: Path, kind: CorpusKind, tokenizer: Tokenizer | Non
                 corpus.verify()
     elif tokenizer.to_json() != corpus.tokenizer.to_json():
         got = f"{folder}, which has another one"
-        hint = f"Prepare it with that tokenizer ({setting('tokenizer_from')})."
+        hint = "Prepare it with that tokenizer (" + setting("tokenizer_from") + ")."
         raise ConfigError(setting("prepared"), "a corpus with the tokenizer of the run", got, hint)
     return corpus
 
@@ -239,8 +239,8 @@ def corpus_tables(folder: Path | None, task: TaskSettings) -> dict[str, dict[str
         return {}
     if folder.is_file():
         flag = "text" if "text" in task.table_of else "data"
-        hint = f"To train from a file of text, write {setting(flag, str(folder))}."
-        raise ConfigError("data.prepared", "a folder that `qkv prepare` wrote", "a file", hint)
+        hint = "To train from a file of text, write " + setting(flag, str(folder)) + "."
+        raise ConfigError("prepared", "a folder that `qkv prepare` wrote", "a file", hint)
     settings = read_manifest(absolute(folder)).work.get("settings")
     tables = settings if isinstance(settings, Mapping) else {}
     shared = {"data": _SHARED, "tokenizer": tuple(task.table_of)}
@@ -270,5 +270,5 @@ def with_corpus(tables: Mapping[str, Any], task: TaskSettings) -> dict[str, Any]
             value = tables.get(table, {}).get(name, item)
             if value != item:
                 hint = "Omit it, or prepare the corpus with it."
-                raise ConfigError(f"{table}.{name}", f"{item}, as the corpus was prepared", f"{value}", hint)
+                raise ConfigError(name, f"{item}, as the corpus was prepared", f"{value}", hint)
     return merge(tables, ours)

@@ -73,7 +73,7 @@ def read_for_training(
     total = f"{len(validation.ids):,}"
     if files.valid_text is None:
         count = len(learned.ids) + len(validation.ids)
-        total = f"{len(validation.ids):,} of {count:,}, the end of the text ({setting('holdout')})"
+        total = f"{len(validation.ids):,} of {count:,}, the end of the text (" + setting("holdout") + ")"
     _expect_window(validation.tokens, context, Place(source if files.valid_text is None else files.valid_text), total)
     return TrainingText(tokenizer, learned, validation, {"train": fingerprint([train]), "valid": fingerprint([valid])})
 
@@ -83,7 +83,7 @@ def _prepared(files: GenerateFiles, context: int, tokenizer: Tokenizer | None) -
     assert files.prepared is not None
     if files.text is not None:
         hint = "Prepare the text too, or omit one of them."
-        raise ConfigError("data.text", "no prepared corpus beside it", "both", hint)
+        raise ConfigError("text", "no prepared corpus beside it", "both", hint)
     corpus = open_for_training(files.prepared, "text", tokenizer)
     train = PreparedText(corpus)
     _expect_window(train.tokens, context, Place(files.prepared), f"{train.tokens:,}")
@@ -111,8 +111,11 @@ def _as_source(data: Texts, name: str) -> Path | Lines:
 def _expect_window(tokens: int, context: int, name: str, got: str) -> None:
     if tokens <= context:
         hint = (
-            f"Give a longer text, a validation text of its own ({setting('valid_text')}), or a smaller "
-            f"{setting('context')}."
+            "Give a longer text, a validation text of its own ("
+            + setting("valid_text")
+            + "), or a smaller "
+            + setting("context")
+            + "."
         )
         expected = f"more than {context:,} tokens, one window of the context"
         raise DataError(name, expected, got, hint)

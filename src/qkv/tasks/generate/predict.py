@@ -283,7 +283,7 @@ class Generator:
             hint = "The model has never seen this character: remove it, or train with subwords."
             raise DataError("prompt", "characters of the training text", got, hint)
         if len(ids) > context and long_prompt != "window":
-            hint = f"Shorten it, or read only its last {context:,} tokens ({setting('long_prompt', 'window')})."
+            hint = f"Shorten it, or read only its last {context:,} tokens (" + setting("long_prompt", "window") + ")."
             raise DataError("prompt", f"at most {context:,} tokens, the model's context", f"{len(ids):,}", hint)
         return ids[-context:]
 
@@ -375,7 +375,7 @@ def _expect_no_sampling(sampling: Sampling) -> None:
         value = getattr(sampling, name)
         if value != getattr(usual, name) and (name, value) != ("temperature", 0):
             hint = "A beam takes the likeliest text and draws nothing: use either."
-            raise ConfigError(setting(name), f"no setting of sampling with {setting('beam')}", f"{value:g}", hint)
+            raise ConfigError(setting(name), "no setting of sampling with " + setting("beam"), f"{value:g}", hint)
 
 
 def _expect_possible(gains: Tensor, step: int) -> None:

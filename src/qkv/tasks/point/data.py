@@ -128,7 +128,7 @@ def _expect_once(items: Sequence[Pointed], name: str) -> None:
     for item in items:
         if len(set(item.target)) < len(item.target):
             twice = next(index for index, count in Counter(item.target).items() if count > 1)
-            hint = f"If elements may be pointed at again, say so with {setting('repeats')}."
+            hint = "If elements may be pointed at again, say so with " + setting("repeats") + "."
             if item.target.count(twice) == 2 and item.target[0] == item.target[-1] == twice:
                 hint += " Omit the last position if it only closes a path."
             raise DataError(Place(name, item.line), "each position at most once", f"{twice} twice", hint)

@@ -171,8 +171,8 @@ class ShardMaker:
     def _expect_leaving_out(self, length: int, where: Place) -> None:
         if self.files.too_long == "refuse":
             hint = (
-                f"Shorten or remove the line, allow longer ones with {setting('longest', f'{length}')}, or leave them "
-                f"out with {setting('too_long', 'skip')}."
+                "Shorten or remove the line, allow longer ones with " + setting("longest", length) + ", or leave them "
+                "out with " + setting("too_long", "skip") + "."
             )
             raise DataError(where, f"at most {self.files.longest} tokens", f"{length}", hint)
 
@@ -306,7 +306,7 @@ def read_work(folder: Path) -> dict[str, Any]:
     try:
         return decode_mapping(read_part(folder, WORK, LARGEST), str(folder / WORK))
     except CheckpointError as error:
-        raise DataError(*error.marked) from None
+        raise DataError(*error.args) from None
 
 
 def written_pairs(pairs: Iterable[Pair]) -> bytes:

@@ -54,7 +54,7 @@ from qkv.tasks.prepare.making import (
 )
 from qkv.tasks.prepare.settings import PREPARE, PrepareFiles
 from qkv.tasks.prepare.workers import make_shards
-from qkv.tasks.settings import parameters, spelling_settings
+from qkv.tasks.settings import parameters
 from qkv.tasks.tokenizing import learn_tokenizer
 from qkv.tasks.translate.data import learn_tokenizers
 from qkv.tasks.translate.settings import TRANSLATE, TranslateTokenizer
@@ -132,8 +132,8 @@ class Preparation:
             expect_tokenizer(origin, tables, task)
         words = build(TranslateTokenizer, merge(origin_tables(origin, task), tables).get("tokenizer", {}), "tokenizer")
         if kind == "text" and not words.shared:
-            hint = f"Only pairs have sources and targets ({setting('pairs')})."
-            raise ConfigError("tokenizer.source_tokenizer", "one tokenizer for a text", "one for each side", hint)
+            hint = "Only pairs have sources and targets (" + setting("pairs") + ")."
+            raise ConfigError("source_tokenizer", "one tokenizer for a text", "one for each side", hint)
         return cls(inputs, kind, replace(settings, pairs=kind == "pairs"), words, origin)
 
     def prepare(self, out: Path | None, processes: int = 1) -> Prepared:
@@ -255,7 +255,7 @@ class Preparation:
         count = self.files.holdout or max(1, min(survey.lines // SHARE, MOST_HELD_OUT))
         if count >= survey.lines:
             hint = "Hold out fewer, or give more text."
-            raise ConfigError("data.holdout", f"fewer lines than the text has, {survey.lines:,}", f"{count:,}", hint)
+            raise ConfigError("holdout", f"fewer lines than the text has, {survey.lines:,}", f"{count:,}", hint)
         return count
 
     def _without_end(self, survey: "Survey") -> list[LineBlock]:
@@ -399,7 +399,7 @@ def _expect_used(files: PrepareFiles, inputs: InputFiles, kind: CorpusKind) -> N
         ConfigError: there is one; the message names it.
     """
     objects = inputs.documents
-    pairs, json_lines = f"pairs ({setting('pairs')})", "files named .jsonl"
+    pairs, json_lines = "pairs (" + setting("pairs") + ")", "files named .jsonl"
     needs = {
         "longest": (kind == "pairs", pairs, "texts"),
         "too_long": (kind == "pairs", pairs, "texts"),
@@ -409,7 +409,7 @@ def _expect_used(files: PrepareFiles, inputs: InputFiles, kind: CorpusKind) -> N
     }
     for name, (used, expected, got) in needs.items():
         if not used and getattr(files, name) != getattr(PrepareFiles, name):
-            raise ConfigError(f"data.{name}", expected, got, "Omit it: it would change nothing.")
+            raise ConfigError(name, expected, got, "Omit it: it would change nothing.")
 
 
 def _inputs(files: Sequence[Path], settings: PrepareFiles) -> InputFiles:
@@ -418,7 +418,7 @@ def _inputs(files: Sequence[Path], settings: PrepareFiles) -> InputFiles:
         if files or settings.source is None or settings.target is None:
             got = "files as well" if files else "one of them"
             hint = "Line N of one corresponds to line N of the other."
-            raise ConfigError(setting("source"), f"{setting('source')} and {setting('target')}", got, hint)
+            raise ConfigError(setting("source"), setting("source") + " and " + setting("target"), got, hint)
         return InputFiles(((settings.source, settings.target),))
     if not files:
         hint = "For example `qkv prepare corpus.txt --out corpus`."
@@ -434,7 +434,7 @@ def _inputs(files: Sequence[Path], settings: PrepareFiles) -> InputFiles:
 def _new_folder(out: Path | None) -> Path:
     """Return the folder of a corpus, made if it is missing; refuse one that holds something else."""
     if out is None:
-        hint = f"For example {setting('out', 'corpus')}. Run the same command again to continue."
+        hint = "For example " + setting("out", "corpus") + ". Run the same command again to continue."
         raise ConfigError(setting("out"), "a folder for the corpus", "none", hint)
     folder = absolute(out)
     expect_writable(folder)
@@ -443,7 +443,7 @@ def _new_folder(out: Path | None) -> Path:
         entries = sorted(os.listdir(folder))
     visible = [name for name in entries if not name.startswith(".")]
     if visible and not {NAME, WORK, TOKENIZER} & set(entries):
-        hint = f"Give another {setting('out')}: nothing in this folder was changed."
+        hint = "Give another " + setting("out") + ": nothing in this folder was changed."
         got = f"a folder that contains {visible[0]!r}"
         raise ConfigError(setting("out", str(folder)), "a prepared corpus, or a new or empty folder", got, hint)
     return folder
@@ -565,7 +565,7 @@ def prepare(
     """
     PREPARE.expect_settings(settings)
     paths = [files] if isinstance(files, str | Path) else files
-    with use_verbosity(Verbosity("quiet" if quiet else "normal")), spelling_settings(PREPARE, settings):
+    with use_verbosity(Verbosity("quiet" if quiet else "normal")):
         origin = None if tokenizer_from is None else as_path(tokenizer_from, "tokenizer_from")
         preparation = Preparation.of([as_path(path, "files") for path in paths], PREPARE.in_tables(settings), origin)
         return preparation.prepare(as_path(out, "out"), processes)

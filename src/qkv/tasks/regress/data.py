@@ -100,11 +100,11 @@ def _expect_names(data: RegressFiles) -> None:
     """Refuse settings that name no columns, or one of them twice."""
     for flag, names in ((setting("x"), data.x), (setting("y"), data.y)):
         if not names:
-            hint = f"As in {setting('x', 'age,income')} {setting('y', 'rent')}."
+            hint = "As in " + setting("x", "age,income") + " " + setting("y", "rent") + "."
             raise ConfigError(flag, "the name of a column", "none", hint)
     for number, name in enumerate(columns := (*data.x, data.y)):
         if name in columns[:number]:
-            expected = f"columns that differ from each other and {setting('y')}"
+            expected = "columns that differ from each other and " + setting("y")
             raise ConfigError(setting("x"), expected, f'"{name}" twice', "Name each column once.")
 
 

@@ -140,10 +140,10 @@ class Regressor:
         """
         expect_name(setting("interval"), interval, get_args(IntervalKind))
         if seed and interval != "bootstrap":
-            hint = f"Only {setting('interval', 'bootstrap')} draws by chance."
+            hint = "Only " + setting("interval", "bootstrap") + " draws by chance."
             raise ConfigError(setting("seed"), f"no seed for the interval {interval}", f"{seed}", hint)
         if level != LEVEL and interval == "none":
-            hint = f"Omit it, or {setting('interval', 'none')}."
+            hint = "Omit it, or " + setting("interval", "none") + "."
             raise ConfigError(setting("level"), "no level without an interval", f"{level:g}", hint)
         inputs = self._inputs(rows)
         if not len(inputs):

@@ -64,7 +64,7 @@ class RegressAnswers(LineAnswers):
 
     def __post_init__(self) -> None:
         if self.curve is not None and self.decimal != "point":
-            hint = f"{setting('curve')} reads no rows: omit one of them."
+            hint = setting("curve") + " reads no rows: omit one of them."
             raise ConfigError("decimal", "rows to read", setting("curve"), hint)
 
 
@@ -98,11 +98,11 @@ class RegressModel:
     beyond: Annotated[Beyond, Option("The prediction where no point has weight")] = "nearest"
 
     def __post_init__(self) -> None:
-        check(self, "model")
+        check(self)
         bandwidth = self.bandwidth
         if bandwidth == "learned" and SCORES[self.kernel].cls.piecewise_constant:
             expected, hint = "a kernel that is differentiable in its bandwidth", 'Use "cross-validation".'
-            raise ConfigError("model.bandwidth", expected, f'"learned" for the {self.kernel} kernel', hint)
+            raise ConfigError("bandwidth", expected, f'"learned" for the {self.kernel} kernel', hint)
 
 
 @dataclass(frozen=True, kw_only=True)

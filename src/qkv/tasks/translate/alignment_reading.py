@@ -100,7 +100,7 @@ def attention_layers(model: TranslationModel) -> list[str]:
     last = model.alignment_layer
     if last is None:
         hint = "Train with a score."
-        raise ConfigError("run", "a model with attention", f"one trained with {setting('score', 'none')}", hint)
+        raise ConfigError("run", "a model with attention", "one trained with " + setting("score", "none"), hint)
     modules: nn.Module = model
     names = [name for name, _ in modules.named_modules() if name.endswith("cross_attention.attention")]
     return names if last in names else [*names, last]

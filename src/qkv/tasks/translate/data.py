@@ -93,7 +93,7 @@ def _prepared(files: TranslateFiles, tokenizer: Tokenizer | None, copies: bool) 
         raise ConfigError(setting("prepared"), "no files or columns beside it", "both", hint)
     if copies:
         hint = "Train it from files, or without copying."
-        raise ConfigError("model.copy", "none with a prepared corpus, which has tokens but no words", "some", hint)
+        raise ConfigError("copy", "none with a prepared corpus, which has tokens but no words", "some", hint)
     corpus = open_for_training(files.prepared, "pairs", tokenizer)
     train = PreparedPairs(corpus)
     if not len(train):
@@ -133,7 +133,7 @@ def _examples(
         source, target = encode_pair(pair.source, pair.target, tokenizer, copies=copies)
         for ids, name in zip((source, target), names, strict=True):
             if len(ids) > longest:
-                hint = f"Shorten or remove the line, or allow longer ones with {setting('longest', f'{len(ids)}')}."
+                hint = "Shorten or remove the line, or allow longer ones with " + setting("longest", len(ids)) + "."
                 raise DataError(Place(name, pair.line), f"at most {longest} tokens", f"{len(ids)}", hint)
         examples.append(Example(source, target, pair.line))
     return PairsInMemory(examples, tokenizer)

@@ -74,10 +74,10 @@ class Decoding(DecodingSettings):
                     for value in (getattr(Decoding, name), getattr(self, name))
                 )
                 does = "ends the search" if name == "stop" else "ranks the hypotheses"
-                hint = f"It {does} of a beam: use {setting('beam', '5')}."
+                hint = f"It {does} of a beam: use " + setting("beam", "5") + "."
                 raise ConfigError(name, f"{usual} without a beam", got, hint)
         if self.sampling is None and self.n_best > self.beam:
-            hint = f"Use {setting('beam', f'{self.n_best}')} or wider, or {setting('sample')}."
+            hint = "Use " + setting("beam", self.n_best) + " or wider, or " + setting("sample") + "."
             raise ConfigError("n_best", f"from 1 to the beam width {self.beam}", f"{self.n_best}", hint)
         if self.beam > 1:
             _ = self.search  # it refuses numbers out of range
@@ -166,7 +166,7 @@ def as_sampling(
         return Sampling(**named)  # type: ignore[arg-type]
     if named:
         name, sample = setting(next(iter(named))), setting("sample")
-        raise ConfigError(name, f"{sample} as well", f"no {sample}", "It only applies to sampling.")
+        raise ConfigError(name, sample + " as well", "no " + sample, "It only applies to sampling.")
     return None
 
 
@@ -187,8 +187,8 @@ def as_stepper(models: Sequence[TranslationModel], mean: Mean, *, record_attenti
 
 def _as_recording(model: TranslationModel) -> Stepper[Any]:
     if model.alignment_layer is None:
-        hint = f"Omit {setting('coverage')}."
-        raise ConfigError("coverage", "a model with attention", f"one trained with {setting('score', 'none')}", hint)
+        hint = "Omit " + setting("coverage") + "."
+        raise ConfigError("coverage", "a model with attention", "one trained with " + setting("score", "none"), hint)
     return RecordingStepper(model, model.alignment_layer)
 
 

@@ -79,7 +79,7 @@ def _with_features(config: TranslatorConfig, tokenizer: Tokenizer) -> Translator
     if len(mark) != 1 or mark == [tokenizer.unk]:
         expected = f'a vocabulary with "{MARK}", which stands in front of separate features'
         hint = (
-            f"Train with {setting('source_tokenizer', 'none')}, and not with the tokenizer of a run "
+            "Train with " + setting("source_tokenizer", "none") + ", and not with the tokenizer of a run "
             "without separate features."
         )
         raise ConfigError("tokenizer", expected, "one without it", hint)
@@ -93,9 +93,9 @@ def expect_features(config: TranslationConfig) -> None:
         ConfigError: its alignment is hard, it has no attention, or it is a published model.
     """
     if isinstance(config, PublishedConfig):
-        hint = f"It was made for one source: use {setting('features', 'front')}."
+        hint = "It was made for one source: use " + setting("features", "front") + "."
         raise ConfigError(setting("from"), "a run of this library with separate features", "a published model", hint)
     if isinstance(config, MonotonicConfig):
-        hint = f"It reads one position and nothing else: use {setting('features', 'front')}."
-        raise ConfigError("model.alignment", "soft with separate features", f'"{config.alignment}"', hint)
+        hint = "It reads one position and nothing else: use " + setting("features", "front") + "."
+        raise ConfigError("alignment", "soft with separate features", f'"{config.alignment}"', hint)
     expect_attention_for_features(config.score)

@@ -205,7 +205,7 @@ class Translator:
         (first_run, first), *others = members
         for run, other in others:
             if other.tokenizer.to_json() != first.tokenizer.to_json():
-                hint = f"Train the others with {setting('tokenizer_from')} the first, or use each run alone."
+                hint = "Train the others with " + setting("tokenizer_from") + " the first, or use each run alone."
                 raise CheckpointError(str(run), f"the tokenizer of {first_run}", "another one", hint)
             if other.table != first.table:
                 hint = "Train all of them with the same columns and separators, or use each run alone."
@@ -356,7 +356,7 @@ class Translator:
             UnsupportedError: the program reads one source, and the model has separate features.
         """
         if to != "transformers" and self.table is not None and self.table.features == "separate":
-            hint = f"Train with {setting('features', 'front')}."
+            hint = "Train with " + setting("features", "front") + "."
             raise UnsupportedError(setting("to"), "a model with one source", "separate features", hint)
         facts: dict[str, Any] = {"longest": self.longest, "labels": []}
         facts["longest_answer"] = int(self.limit(torch.tensor(self.longest, device="cpu")))

@@ -126,20 +126,23 @@ def _check(settings: TranslationSettings) -> None:
     assert isinstance(tokenizer, TranslateTokenizer)
     if copies and not tokenizer.shared:
         hint = (
-            f"A copied word has one id on both sides: omit {setting('source_tokenizer')} and "
-            f"{setting('target_tokenizer')}."
+            "A copied word has one id on both sides: omit "
+            + setting("source_tokenizer")
+            + " and "
+            + setting("target_tokenizer")
+            + "."
         )
         got = " and ".join(tokenizer.kinds)
-        raise ConfigError("model.copy", "one vocabulary for both sides", got, hint)
+        raise ConfigError("copy", "one vocabulary for both sides", got, hint)
     if table is not None and table.features == "separate":
         expect_features(settings.model)
         if tokenizer.kinds[0] != "none":
             hint = "Omit the tokenizer: each symbol and each feature is a token."
             expected = "none, with which each feature is a token"
-            raise ConfigError("tokenizer.source_tokenizer", expected, tokenizer.kinds[0], hint)
+            raise ConfigError("source_tokenizer", expected, tokenizer.kinds[0], hint)
     if copies and settings.training.label_smoothing:
         got, hint = f"{settings.training.label_smoothing}", "Omit it, or train without copying."
-        raise ConfigError("training.label_smoothing", "0 for a model that copies", got, hint)
+        raise ConfigError("label_smoothing", "0 for a model that copies", got, hint)
 
 
 def _defaults_of(config: TranslationConfig, files: TranslateFiles) -> Mapping[str, Mapping[str, object]]:

@@ -108,11 +108,11 @@ class MemberSettings:
     both_directions: Annotated[bool, Option("Half of the models of an ensemble write right to left")] = False
 
     def __post_init__(self) -> None:
-        check(self, "ensemble")
+        check(self)
         if self.both_directions and self.ensemble % 2:
-            hint = f"Half of them write right to left: use {setting('ensemble', '2')} or 4."
+            hint = "Half of them write right to left: use " + setting("ensemble", "2") + " or 4."
             expected = "an even number with both directions"
-            raise ConfigError("ensemble.ensemble", expected, f"{self.ensemble}", hint)
+            raise ConfigError("ensemble", expected, f"{self.ensemble}", hint)
 
     @property
     def directions(self) -> tuple[Direction, ...]:

@@ -31,8 +31,8 @@ def as_unknown(
     """
     if not replace:
         if source is not None or target is not None:
-            hint = f"These files only choose weights for {setting('replace_unknown')}."
-            raise ConfigError(setting("valid_source"), f"{setting('replace_unknown')} as well", "none", hint)
+            hint = "These files only choose weights for " + setting("replace_unknown") + "."
+            raise ConfigError(setting("valid_source"), setting("replace_unknown") + " as well", "none", hint)
         return None
     if translator.tokenizer.of_bytes or translator.tokenizer.source.of_bytes:
         hint = "Omit it: they can write any word."
@@ -48,7 +48,10 @@ def as_unknown(
     if source is None or target is None:
         got = "only one of them"
         raise ConfigError(
-            setting("valid_source"), f"{setting('valid_source')} and {setting('valid_target')}", got, "Give both files."
+            setting("valid_source"),
+            setting("valid_source") + " and " + setting("valid_target"),
+            got,
+            "Give both files.",
         )
     return choose_reading(aligner, read_pairs(source, target), (source, target))
 

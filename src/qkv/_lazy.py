@@ -1,8 +1,9 @@
-"""Lazy imports of public names, so that `import qkv` is fast."""
+"""Lazy imports: of public names, so that `import qkv` is fast, and of what belongs to one task."""
 
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from typing import Any
 
 
 def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
@@ -31,3 +32,13 @@ def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
         return attribute
 
     return getattr_
+
+
+def imported_later(module: str, name: str) -> Callable[[], Any]:
+    """Return a function that imports a module and returns what has a name in it.
+
+    Example:
+        >>> imported_later("qkv.errors", "nearest")().__name__
+        'nearest'
+    """
+    return lambda: getattr(import_module(module), name)

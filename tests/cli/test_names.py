@@ -50,9 +50,11 @@ def test_every_flag_in_a_message_exists() -> None:
         named = {flag for text in texts_of(tree) for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)}
         named |= {on_command_line(name) for name in settings_in(tree)}
         assert named <= known, (path, named - known)
+        formatted = [value for text in ast.walk(tree) if isinstance(text, ast.JoinedStr) for value in text.values]
+        assert not any(map(settings_in, formatted)), (path, "an f-string forgets that a text is a setting: add them")
 
 
-def settings_in(tree: ast.Module) -> set[str]:
+def settings_in(tree: ast.AST) -> set[str]:
     """The settings that errors of a module name."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     names = [call.args[0] for call in calls if getattr(call.func, "id", "") == "setting" and call.args]

@@ -241,4 +241,4 @@ def test_positions_that_a_message_suggests_are_accepted(name: str, texts: Mappin
         said = re.match(r"model\.positions: expected (sinusoidal[\w, ]+?)(?: with .*)?; got", refused)
         for suggested in re.split(", | or ", said[1]) if said else ():
             answer = refusal(score, normalizer, suggested)
-            assert not answer.startswith("model.positions"), (model.base, score, normalizer, suggested)
+            assert not answer.startswith("positions"), (model.base, score, normalizer, suggested)

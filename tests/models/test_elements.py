@@ -63,7 +63,7 @@ def test_a_feature_without_spread_stays_finite() -> None:
 
 
 def test_heads_divide_the_width() -> None:
-    with pytest.raises(ConfigError, match=r"model\.heads: expected a divisor of model\.width; got 3 heads for width 8"):
+    with pytest.raises(ConfigError, match=r"heads: expected a divisor of width; got 3 heads for width 8"):
         PointerConfig(features=2, model="transformer", width=8, heads=3)
 
 

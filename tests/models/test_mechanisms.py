@@ -344,19 +344,19 @@ def test_weights_that_are_read_again_give_the_same_bits(settings: dict[str, Any]
 def illegal() -> Iterator[tuple[dict[str, Any], str]]:
     for score in SCORES:
         if score not in NON_NEGATIVE:
-            yield {"score": score, "normalizer": "sum"}, "model.normalizer"
+            yield {"score": score, "normalizer": "sum"}, "normalizer"
         if score not in {*KERNELS, "squared_distance"}:
-            yield {"score": score, "bandwidth": 2.0}, "model.bandwidth"
+            yield {"score": score, "bandwidth": 2.0}, "bandwidth"
         if score != "epanechnikov":
-            yield {"score": score, "power": 1.0}, "model.power"
+            yield {"score": score, "power": 1.0}, "power"
     for normalizer in NORMALIZERS:
         if normalizer != "entmax":
-            yield {"score": "uniform", "normalizer": normalizer, "alpha": 1.5}, "model.alpha"
+            yield {"score": "uniform", "normalizer": normalizer, "alpha": 1.5}, "alpha"
         if normalizer != "softmax":
-            yield {"score": "uniform", "normalizer": normalizer, "sinks": True}, "model.sinks"
+            yield {"score": "uniform", "normalizer": normalizer, "sinks": True}, "sinks"
     for name, score in (("alpha", "dot"), ("bandwidth", "gaussian"), ("power", "epanechnikov")):
         for number in (-1.0, 0.0, float("inf"), float("nan")):
-            yield {"score": score, "normalizer": "entmax" if name == "alpha" else None, name: number}, f"model.{name}"
+            yield {"score": score, "normalizer": "entmax" if name == "alpha" else None, name: number}, name
     yield {"score": "concat"}, "additive or nonlocal-concat"
     yield {"score": "lokation"}, 'Did you mean "location"'
     yield {"score": "aditive"}, 'Did you mean "additive"'
@@ -391,7 +391,7 @@ def test_a_score_has_the_names_of_the_literature(typed: str, name: str) -> None:
 def test_a_kernel_that_sees_nothing_says_what_to_change() -> None:
     torch.manual_seed(0)
     model = transformer(score="epanechnikov", bandwidth=1e-3)
-    with pytest.raises(ConfigError, match=r"model.bandwidth: .*none in .*, where queries and keys lie [\d.]+ apart"):
+    with pytest.raises(ConfigError, match=r"bandwidth: .*none in .*, where queries and keys lie [\d.]+ apart"):
         start_from_first_batch(model, lambda: scores_of(model))
 
 
@@ -422,8 +422,8 @@ def unsuited() -> Iterator[tuple[str, dict[str, Any], str]]:
     [
         *unsuited(),
         ("bahdanau", {"score": "none", "heads": 2}, "heads: expected 1 without attention"),
-        ("bahdanau", {"score": "none", "normalizer": "hard"}, "model.normalizer"),
-        ("bahdanau", {"score": "location", "normalizer": "sum"}, "model.normalizer"),
+        ("bahdanau", {"score": "none", "normalizer": "hard"}, "normalizer"),
+        ("bahdanau", {"score": "location", "normalizer": "sum"}, "normalizer"),
         ("transformer", {"score": "location"}, "only recurrent decoders"),
         ("transformer", {"cross_score": "location"}, "only recurrent decoders"),
         ("generate-lstm-window", {"score": "location"}, "only recurrent decoders of qkv train translate"),
@@ -434,13 +434,13 @@ def unsuited() -> Iterator[tuple[str, dict[str, Any], str]]:
         ("transformer-gru", {"encoder_heads": 3}, "encoder_heads: expected a divisor of embedding"),
         ("transformer", {"score": "none"}, "a Transformer is attention"),
         ("transformer", {"cross_score": "none"}, "a Transformer is attention"),
-        ("transformer", {"cross_normalizer": "sum"}, "model.cross_normalizer"),
+        ("transformer", {"cross_normalizer": "sum"}, "cross_normalizer"),
         ("transformer", {"cross_score": "aditive"}, "cross_score: expected the name of a score"),
         ("transformer", {"score": "additive", "positions": "rotary"}, "positions: expected sinusoidal"),
         ("transformer", {"positions": "learned"}, "use relative, whose distances are learned too"),
         ("classify-transformer", {"positions": "learned"}, "use relative, whose distances are learned too"),
-        ("transformer-gru", {"encoder_score": "location"}, "model.encoder_score"),
-        ("transformer-gru", {"encoder_score": "gaussian", "positions": "alibi"}, "model.positions"),
+        ("transformer-gru", {"encoder_score": "location"}, "encoder_score"),
+        ("transformer-gru", {"encoder_score": "gaussian", "positions": "alibi"}, "positions"),
         ("bahdanau", {"encoder_score": "dot"}, "encoder_score: expected no such setting of a recurrent encoder"),
         ("bahdanau", {"positions": "rotary"}, "positions: expected no such setting of a recurrent encoder"),
         ("gru-transformer-window", {"width": 15, "heads": 3}, "width: expected an even width"),

@@ -314,7 +314,7 @@ def test_bidirectional_states_are_pytorchs_on_each_sentence_alone() -> None:
     ("config", "options", "message"),
     [
         (RecurrentConfig, {"hidden": 0}, "hidden: expected an integer, at least 1"),
-        (RecurrentConfig, {"model": "gur"}, 'model.model: .* Did you mean "gru"'),
+        (RecurrentConfig, {"model": "gur"}, 'model: .* Did you mean "gru"'),
         (RecurrentConfig, {"score": "aditive"}, 'Did you mean "additive"'),
         (TransformerConfig, {"score": "none"}, "score: expected a score, because a Transformer is attention"),
         (RecurrentConfig, {"dropout": 1.0}, "dropout: expected a finite number from 0 and below 1"),

@@ -120,7 +120,7 @@ def test_fitting_again_changes_nothing_and_other_data_are_refused(tmp_path: Path
     digests = {train_run(RECIPE, RECIPE.load_settings(tables), tmp_path / "run").digest for _ in range(2)}
     assert len(digests) == 1
     tables["model"] = {"bandwidth": 0.6}
-    with pytest.raises(ConfigError, match=r"model\.bandwidth 0\.6 \(it was 0\.5\)"):
+    with pytest.raises(ConfigError, match=r"bandwidth 0\.6 \(it was 0\.5\)"):
         train_run(RECIPE, RECIPE.load_settings(tables), tmp_path / "run")
 
 

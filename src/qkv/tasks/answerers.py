@@ -3,56 +3,18 @@
 from collections.abc import Callable
 from typing import Any
 
+from qkv._lazy import imported_later
 
-def _translator() -> Any:
-    from qkv.tasks.translate.predict import Translator
-
-    return Translator
-
-
-def _generator() -> Any:
-    from qkv.tasks.generate.predict import Generator
-
-    return Generator
-
-
-def _classifier() -> Any:
-    from qkv.tasks.classify.predict import Classifier
-
-    return Classifier
-
-
-def _tagger() -> Any:
-    from qkv.tasks.tag.predict import Tagger
-
-    return Tagger
-
-
-def _pointer() -> Any:
-    from qkv.tasks.point.predict import ElementPointer
-
-    return ElementPointer
-
-
-def _regressor() -> Any:
-    from qkv.tasks.regress.predict import Regressor
-
-    return Regressor
-
-
-def _mask_filler() -> Any:
-    from qkv.tasks.fill import MaskFiller
-
-    return MaskFiller
-
-
-ANSWERERS: dict[str, Callable[[], Any]] = {
-    "translate": _translator,
-    "generate": _generator,
-    "classify": _classifier,
-    "tag": _tagger,
-    "point": _pointer,
-    "regress": _regressor,
-    "fill": _mask_filler,
+_CLASSES = {
+    "translate": ("qkv.tasks.translate.predict", "Translator"),
+    "generate": ("qkv.tasks.generate.predict", "Generator"),
+    "classify": ("qkv.tasks.classify.predict", "Classifier"),
+    "tag": ("qkv.tasks.tag.predict", "Tagger"),
+    "point": ("qkv.tasks.point.predict", "ElementPointer"),
+    "regress": ("qkv.tasks.regress.predict", "Regressor"),
+    "fill": ("qkv.tasks.fill", "MaskFiller"),
 }
+
+
+ANSWERERS: dict[str, Callable[[], Any]] = {task: imported_later(*place) for task, place in _CLASSES.items()}
 """Functions that import and return the class of a task's trained models; only published models fill masks."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from qkv._lazy import imported_later
 from qkv.errors import ConfigError
 from qkv.tasks.answerers import ANSWERERS
 from qkv.tasks.classify.settings import CLASSIFY
@@ -16,97 +17,11 @@ from qkv.tasks.translate.settings import TRANSLATE
 TASKS: dict[str, TaskSettings] = {task.name: task for task in (TRANSLATE, CLASSIFY, TAG, GENERATE, POINT, REGRESS)}
 """The settings of the tasks that are trained, in the order of the help; they import nothing large."""
 
-
-def _translate() -> Any:
-    from qkv.tasks.translate.recipe import RECIPE
-
-    return RECIPE
-
-
-def _generate() -> Any:
-    from qkv.tasks.generate.recipe import RECIPE
-
-    return RECIPE
-
-
-def _classify() -> Any:
-    from qkv.tasks.classify.recipe import RECIPE
-
-    return RECIPE
-
-
-def _tag() -> Any:
-    from qkv.tasks.tag.recipe import RECIPE
-
-    return RECIPE
-
-
-def _point() -> Any:
-    from qkv.tasks.point.recipe import RECIPE
-
-    return RECIPE
-
-
-def _regress() -> Any:
-    from qkv.tasks.regress.recipe import RECIPE
-
-    return RECIPE
-
-
-RECIPES: dict[str, Callable[[], Any]] = {
-    "translate": _translate,
-    "classify": _classify,
-    "tag": _tag,
-    "generate": _generate,
-    "point": _point,
-    "regress": _regress,
-}
+RECIPES: dict[str, Callable[[], Any]] = {name: imported_later(f"qkv.tasks.{name}.recipe", "RECIPE") for name in TASKS}
 """Functions that import and return the recipe of each task, see `qkv.tasks.recipe`."""
 
-
-def _translate_answers() -> Any:
-    from qkv.tasks.translate.answers import open_answers
-
-    return open_answers
-
-
-def _classify_answers() -> Any:
-    from qkv.tasks.classify.answers import open_answers
-
-    return open_answers
-
-
-def _tag_answers() -> Any:
-    from qkv.tasks.tag.answers import open_answers
-
-    return open_answers
-
-
-def _generate_answers() -> Any:
-    from qkv.tasks.generate.answers import open_answers
-
-    return open_answers
-
-
-def _point_answers() -> Any:
-    from qkv.tasks.point.answers import open_answers
-
-    return open_answers
-
-
-def _regress_answers() -> Any:
-    from qkv.tasks.regress.answers import open_answers
-
-    return open_answers
-
-
 ANSWERS: dict[str, Callable[[], Any]] = {
-    "translate": _translate_answers,
-    "classify": _classify_answers,
-    "tag": _tag_answers,
-    "generate": _generate_answers,
-    "point": _point_answers,
-    "regress": _regress_answers,
+    name: imported_later(f"qkv.tasks.{name}.answers", "open_answers") for name in TASKS
 }
 """Functions that import and return what the command of each task's name does, see `qkv.tasks.task.OpenAnswers`."""
 

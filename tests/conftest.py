@@ -158,6 +158,22 @@ def _seeded() -> None:
     (torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed)(SEED)
 
 
+@pytest.fixture
+def own_threads() -> Iterator[None]:
+    """For a test that runs CTranslate2, which sets the threads of an OpenMP that it shares with PyTorch."""
+    yield
+    torch.set_num_threads(THREADS)
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    """A test that leaves another number of threads changes the bits of those after it."""
+    yield
+    left = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    assert left == THREADS
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _one_picture_for_each_kind_of_training() -> Iterator[None]:
     with one_of_each_kind():

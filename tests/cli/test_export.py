@@ -32,6 +32,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: folder / name for name in families()}
 
 
+@pytest.mark.usefixtures("own_threads")
 def test_a_translator_for_ctranslate2_gives_the_same_lines(runs: dict[str, Path], tmp_path: Path) -> None:
     ctranslate2 = pytest.importorskip("ctranslate2")
     out = tmp_path / "out"

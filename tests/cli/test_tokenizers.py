@@ -109,6 +109,7 @@ def test_stored_vocabularies_are_those_of_each_side(folder: Path, name: str) -> 
     assert not {"dog", "an", "og"} & set(stored["target"]["pieces"])
 
 
+@pytest.mark.usefixtures("own_threads")
 def test_exported_vocabularies_are_those_of_each_side(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     succeeded(run("export", folder / "transformer", "--to", "ctranslate2", "--out", tmp_path / "fast"))

@@ -30,6 +30,7 @@ def made(**options: Any) -> TransformerTranslator:
 
 
 @pytest.mark.parametrize("options", [{}, {"norm_first": False, "tied": False}, {"score": "dot"}])
+@pytest.mark.usefixtures("own_threads")
 def test_greedy_ids_are_the_same(options: dict[str, Any], tmp_path: Path) -> None:
     ctranslate2 = pytest.importorskip("ctranslate2")
     model = made(**options)
@@ -46,6 +47,7 @@ def test_greedy_ids_are_the_same(options: dict[str, Any], tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("alignment", [(-1, None), (0, None), (1, None), (0, 0), (0, 3), (1, 2)])
+@pytest.mark.usefixtures("own_threads")
 def test_the_attention_that_aligns_is_returned(alignment: tuple[int, int | None], tmp_path: Path) -> None:
     ctranslate2 = pytest.importorskip("ctranslate2")
     model = made(heads=4)

@@ -57,6 +57,7 @@ def listed() -> set[str]:
 
 
 @pytest.mark.parametrize("name", [*GENERATORS, *PAIRS, *VARIANTS])
+@pytest.mark.usefixtures("own_threads")
 def test_a_published_model_is_converted_as_the_page_lists_or_refused(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +102,7 @@ def test_masked_models_and_readers_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "head"), [("marian", None), ("marian", 2), ("t5", 3)])
+@pytest.mark.usefixtures("own_threads")
 def test_a_converted_translator_returns_the_attention_that_aligns(
     name: str, head: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,10 +86,13 @@ def expect_same(model: LanguageModel | TransformerTranslator, tokenizer: Tokeniz
         UnsupportedError: the numbers differ, or it computes none.
     """
     compare = _compare_logits if isinstance(model, LanguageModel) else _compare_targets
+    threads = torch.get_num_threads()
     try:
         ours, theirs = compare(model, tokenizer, folder)  # type: ignore[arg-type]
     except (RuntimeError, ValueError) as error:
         raise _refused(f"{type(error).__name__}: {error}") from error
+    finally:
+        torch.set_num_threads(threads)  # both may use one OpenMP, whose threads CTranslate2 4.8.5 sets as it likes
     difference = float((ours - theirs).abs().max() / ours.abs().max())
     if not difference <= _DIFFERENCE:
         raise _refused(f"another one: its numbers differ by {difference:.1g} of the largest")

@@ -15,10 +15,9 @@ from tokenizers import decoders
 from qkv.data.growth import expect_modest
 from qkv.data.marian_pieces import FILES, NUMBERS, SOURCE, TARGET, MarianPieces, Token
 from qkv.data.segments import byte_alphabet
-from qkv.data.vocabulary import parse
+from qkv.data.vocabulary import IMPORTED, parse
 from qkv.errors import DataError, out_of_memory_text
 
-FORMAT = "qkv published tokenizer 1"
 _NAMES = ("format", "source", "target", "numbers", "files", "pad", "bos", "eos", "unk", "others", "marks")
 _NEVER = "never"
 _NONE = -1
@@ -168,7 +167,7 @@ class ImportedTokenizer:
         return (
             json.dumps(
                 {
-                    "format": FORMAT,
+                    "format": IMPORTED,
                     **values,
                     "numbers": dict(self.numbers),
                     "files": dict(self.files),

@@ -6,17 +6,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
-from typing import Literal, final, get_args
+from typing import TYPE_CHECKING, Literal, final, get_args
 
 import tokenizers
 from tokenizers import models, trainers
 
 from qkv.data.choices import Form, TokenizerKind
-from qkv.data.imported_tokenizer import FORMAT, ImportedTokenizer
 from qkv.data.segments import SPECIALS, bare, bpe_splitter, byte_alphabet, chunks, join_pieces, require_text, split_text
-from qkv.data.unigram import learn_pieces, unigram_encoder
-from qkv.data.vocabulary import KINDS_LISTED, OF_BYTES, Vocabulary, parse
+from qkv.data.vocabulary import IMPORTED, KINDS_LISTED, OF_BYTES, Vocabulary, parse
 from qkv.errors import ConfigError, DataError, expect_name
+
+if TYPE_CHECKING:
+    from qkv.data.imported_tokenizer import ImportedTokenizer
 
 _BYTES = byte_alphabet()
 _MARKS = ("<pad>", "<bos>", "<eos>", "<unk>")
@@ -72,7 +73,7 @@ class Tokenizer:
     )
 
     def __init__(
-        self, vocabulary: Vocabulary, source: Vocabulary | None = None, imported: ImportedTokenizer | None = None
+        self, vocabulary: Vocabulary, source: Vocabulary | None = None, imported: "ImportedTokenizer | None" = None
     ) -> None:
         """Create a tokenizer from a vocabulary, or from those of targets and sources."""
         self.vocabulary, self.imported = vocabulary, imported
@@ -98,6 +99,8 @@ class Tokenizer:
         if vocabulary.kind == "bpe":
             self._encoder = _byte_pair_encoder(vocabulary, self._ids)
         elif vocabulary.kind == "unigram":
+            from qkv.data.unigram import unigram_encoder
+
             self._encoder = unigram_encoder(vocabulary.pieces, vocabulary.scores, self.unk)
 
     @classmethod
@@ -147,6 +150,8 @@ class Tokenizer:
         if checked == "bpe":
             return cls(_learn_byte_pairs(prepared, size, minimum, empty))
         if checked == "unigram":
+            from qkv.data.unigram import learn_pieces
+
             pieces = learn_pieces(prepared, size)
             return cls(replace(empty, pieces=pieces.names, scores=pieces.scores))
         counts: Counter[str] = Counter()
@@ -156,7 +161,7 @@ class Tokenizer:
         return cls(replace(empty, pieces=(*SPECIALS, *frequent[: size - len(SPECIALS)])))
 
     @classmethod
-    def of_imported(cls, imported: ImportedTokenizer) -> "Tokenizer":
+    def of_imported(cls, imported: "ImportedTokenizer") -> "Tokenizer":
         """Return the tokenizer of a published model."""
         return cls(Vocabulary("none", False, SPECIALS, ()), imported=imported)
 
@@ -353,7 +358,9 @@ class Tokenizer:
             Traceback (most recent call last):
             qkv.errors.DataError: tokenizer: expected a JSON object; got a list. ...
         """
-        if text.startswith(f'{{"format": "{FORMAT}"'):
+        if text.startswith(f'{{"format": "{IMPORTED}"'):
+            from qkv.data.imported_tokenizer import ImportedTokenizer
+
             return cls.of_imported(ImportedTokenizer.from_json(text, limit))
         document = parse(text)
         if isinstance(document, dict) and document.get("format") == _PAIR and set(document) == _PARTS:

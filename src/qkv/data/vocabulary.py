@@ -25,6 +25,8 @@ LARGEST = 1 << 24
 """Maximum characters of all pieces together."""
 KINDS_LISTED = "bpe, unigram, word, char or none"
 _FORMAT = "qkv tokenizer 1"
+IMPORTED = "qkv published tokenizer 1"
+"""The format of a published model's tokenizer, see `qkv.data.imported_tokenizer`."""
 _FIELDS = ("format", "kind", "lowercase", "pieces", "merges")
 _UNICODE = "unicode"
 _SCORES = "scores"

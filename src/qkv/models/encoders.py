@@ -1,4 +1,4 @@
-"""Encoders for a decoder of the other kind: self-attention, and bidirectional recurrence."""
+"""Self-attention over a source, also for a recurrent decoder."""
 
 from typing import Literal, final
 
@@ -9,8 +9,6 @@ from qkv.biases import Bias
 from qkv.linalg.session import DecodingSession
 from qkv.masks.base import Mask
 from qkv.masks.patterns import Lengths, window
-from qkv.models import recurrence
-from qkv.models.first_weights import initialize_cells
 from qkv.models.parts import PositionParts
 from qkv.nn.blocks import TransformerBlock
 from qkv.nn.dropout import Dropout
@@ -18,9 +16,6 @@ from qkv.nn.feed_forward import FeedForward
 from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.values.rows import real_positions
-
-Cell = Literal["gru", "lstm", "rnn"]
-CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 
 @final
@@ -90,32 +85,6 @@ class SelfAttentionEncoder(nn.Module):
         real = real_positions(lengths, states.shape[1])
         total = torch.where(real[..., None], states, 0).sum(1)
         return states, total / lengths.clamp(min=1)[:, None]
-
-
-@final
-class RecurrentEncoder(nn.Module):
-    """A bidirectional RNN, GRU or LSTM over the source, for a Transformer decoder.
-
-    Args:
-        cell: the kind of cell.
-        width: width of embeddings and states, half of it in each direction.
-        layers: number of layers.
-
-    Source: Bahdanau et al. 2015, section 3.2.
-
-    Example:
-        >>> RecurrentEncoder("gru", 8, layers=1)(torch.randn(3, 5, 8), torch.tensor([5, 2, 1])).shape
-        torch.Size([3, 5, 8])
-    """
-
-    def __init__(self, cell: Cell, width: int, layers: int) -> None:
-        super().__init__()
-        self.layer = CELLS[cell](width, width // 2, layers, batch_first=True, bidirectional=True)
-        initialize_cells(self.layer.named_parameters(), width // 2, by_gate=True)
-
-    def forward(self, x_BSM: Tensor, lengths: Tensor, session: DecodingSession | None = None) -> Tensor:
-        """Encode embeddings (B, S, M) of rows of some lengths (B,): states (B, S, M), arbitrary in the padding."""
-        return recurrence.run(self.layer, x_BSM, lengths, session)[0]
 
 
 def encode(

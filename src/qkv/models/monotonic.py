@@ -10,7 +10,6 @@ from qkv.models import recurrence
 from qkv.models.cells import Hidden, first_hidden, gates, run_cells
 from qkv.models.checks import check_target, clean_source
 from qkv.models.configs.translator import MonotonicConfig
-from qkv.models.encoders import CELLS
 from qkv.models.first_weights import initialize_cells, initialize_embeddings
 from qkv.models.predictor import Predictor
 from qkv.nn.attention import Attention
@@ -90,7 +89,7 @@ class MonotonicTranslator(Predictor[MonotonicState]):
         width, hidden = config.embedding, config.hidden
         self.embed = nn.Embedding(config.size, width)
         self.embed_source = None if config.source_size is None else nn.Embedding(config.source_size, width)
-        self.encoder = CELLS[config.model](width, hidden, batch_first=True, bidirectional=True)
+        self.encoder = recurrence.CELLS[config.model](width, hidden, batch_first=True, bidirectional=True)
         self.end = nn.Parameter(torch.empty(2 * hidden))
         self.bridge = nn.Linear(2 * hidden, hidden)
         self.from_embedding = nn.Linear(width, gates(config.model) * hidden)

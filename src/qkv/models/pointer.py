@@ -12,7 +12,7 @@ from qkv.models import recurrence
 from qkv.models.cells import STEPS, Hidden, first_hidden, gates, run_cells
 from qkv.models.checks import clean_source, padding_of
 from qkv.models.configs.pointer import PointerConfig
-from qkv.models.encoders import CELLS, encode
+from qkv.models.encoders import encode
 from qkv.models.first_weights import initialize_cells, initialize_embeddings
 from qkv.models.predictor import Predictor
 from qkv.nn.blocks import TransformerBlock
@@ -50,7 +50,7 @@ class ElementEncoder(nn.Module):
     def __init__(self, sizes: PointerConfig) -> None:
         super().__init__()
         self.sizes = sizes
-        words, width, cell = sizes.elements == "words", sizes.width, CELLS.get(sizes.model)
+        words, width, cell = sizes.elements == "words", sizes.width, recurrence.CELLS.get(sizes.model)
         self.embed: nn.Module = nn.Embedding(sizes.features, width) if words else nn.Linear(sizes.features, width)
         if not words:
             self.register_buffer("mean", torch.zeros(sizes.features))

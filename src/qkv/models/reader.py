@@ -15,7 +15,7 @@ from qkv.models.checks import (
     padding_of,
 )
 from qkv.models.configs.reader import ClassifierConfig, ReaderConfig
-from qkv.models.encoders import CELLS, encode
+from qkv.models.encoders import encode
 from qkv.models.first_weights import initialize_cells, initialize_embeddings
 from qkv.models.parts import TransformerParts, scaled
 from qkv.nn.choices import Activation
@@ -44,7 +44,7 @@ class Reader(nn.Module):
     def __init__(self, config: ReaderConfig | TransformerParts, unknown: int = 0) -> None:
         super().__init__()
         self.parts, self.unknown = config.parts, unknown
-        parts, cell = self.parts, CELLS.get(self.parts.recurrent or "")
+        parts, cell = self.parts, recurrence.CELLS.get(self.parts.recurrent or "")
         self.rows = BatchRows()
         self.embed = nn.Embedding(parts.size, parts.width)
         self.positions = parts.positions.embedding(parts.width, parts.context)

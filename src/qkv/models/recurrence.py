@@ -6,6 +6,8 @@ own, padding included, with the backward direction over rows reversed within the
 steps for the gradients of weights (`Repeated`). A layer that is more than plain weights is called.
 """
 
+from typing import final
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -14,9 +16,13 @@ from qkv.errors import UnsupportedError
 from qkv.linalg.matmul import cached_weight, linear
 from qkv.linalg.session import DecodingSession
 from qkv.models.cells import hidden_of, stacked, unrolled
+from qkv.models.configs.fields import Cell
+from qkv.models.first_weights import initialize_cells
 from qkv.nn.recurrent.gated_sequence import gated_steps, served
 from qkv.nn.recurrent.repeated import Repeated
 from qkv.values.plain_modules import is_plain
+
+CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 
 class RunsWholeRows(nn.Module):
@@ -122,3 +128,29 @@ def _call_layer(layer: nn.Module, x_BSM: Tensor, lengths: Tensor) -> tuple[Tenso
     final = last[0] if isinstance(last, tuple) else last
     directions = states.shape[-1] // final.shape[-1]
     return states, final[-directions:]
+
+
+@final
+class RecurrentEncoder(nn.Module):
+    """A bidirectional RNN, GRU or LSTM over the source, for a Transformer decoder.
+
+    Args:
+        cell: the kind of cell.
+        width: width of embeddings and states, half of it in each direction.
+        layers: number of layers.
+
+    Source: Bahdanau et al. 2015, section 3.2.
+
+    Example:
+        >>> RecurrentEncoder("gru", 8, layers=1)(torch.randn(3, 5, 8), torch.tensor([5, 2, 1])).shape
+        torch.Size([3, 5, 8])
+    """
+
+    def __init__(self, cell: Cell, width: int, layers: int) -> None:
+        super().__init__()
+        self.layer = CELLS[cell](width, width // 2, layers, batch_first=True, bidirectional=True)
+        initialize_cells(self.layer.named_parameters(), width // 2, by_gate=True)
+
+    def forward(self, x_BSM: Tensor, lengths: Tensor, session: DecodingSession | None = None) -> Tensor:
+        """Encode embeddings (B, S, M) of rows of some lengths (B,): states (B, S, M), arbitrary in the padding."""
+        return run(self.layer, x_BSM, lengths, session)[0]

@@ -20,7 +20,7 @@ from qkv.models.checks import (
     split_source,
 )
 from qkv.models.configs.translator import RecurrentConfig
-from qkv.models.encoders import CELLS, SelfAttentionEncoder
+from qkv.models.encoders import SelfAttentionEncoder
 from qkv.models.first_weights import initialize_cells, initialize_embeddings
 from qkv.models.predictor import EncoderDecoder
 from qkv.nn.attention import Also, Attention
@@ -378,7 +378,7 @@ def _encoder(config: RecurrentConfig) -> nn.RNNBase | SelfAttentionEncoder:
             reach=config.window,
             dropout=config.dropout,
         )
-    layer: nn.RNNBase = CELLS[config.encoder or config.model](
+    layer: nn.RNNBase = recurrence.CELLS[config.encoder or config.model](
         width, config.hidden, layers, batch_first=True, bidirectional=True
     )
     return layer

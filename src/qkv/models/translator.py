@@ -14,7 +14,7 @@ from qkv.models.checks import (
     split_source,
 )
 from qkv.models.configs.translator import TransformerConfig
-from qkv.models.encoders import RecurrentEncoder, encode
+from qkv.models.encoders import encode
 from qkv.models.first_weights import initialize_embeddings
 from qkv.models.parts import TransformerParts, scaled
 from qkv.models.predictor import EncoderDecoder
@@ -163,13 +163,13 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
         self, ids: Tensor, lengths: Tensor, padded: Tensor | None, session: DecodingSession | None = None
     ) -> Tensor:
         """Return the encoder's states (B, S, M) of ids (B, S); `padded` is `lengths`, or None without padding."""
-        if isinstance(self.encoder, RecurrentEncoder):
-            x_BSM = self.dropout(self.encoder(self.dropout(self.source_embedding(ids)), lengths, session))
-        else:
+        if isinstance(self.encoder, nn.ModuleList):
             count, shared = ids.shape[1], self.encoder_bias
             bias = None if shared is None else bias_of(shared, count, count)
             x_BSM = self._embed(self.source_embedding, ids, 0)
             x_BSM = encode(self.encoder, x_BSM, padded, self.parts.window, bias=bias, session=session)
+        else:
+            x_BSM = self.dropout(self.encoder(self.dropout(self.source_embedding(ids)), lengths, session))
         memory: Tensor = self.end_dropout(self.encoder_norm(x_BSM))
         return memory
 
@@ -204,8 +204,10 @@ def _with_newest(visible_SWK: Tensor) -> Tensor:
     return torch.cat([visible_SWK, newest.expand(sources, width, width)], -1)
 
 
-def _encoder(parts: TransformerParts) -> nn.ModuleList | RecurrentEncoder:
+def _encoder(parts: TransformerParts) -> nn.Module:
     if parts.recurrent is not None:
+        from qkv.models.recurrence import RecurrentEncoder
+
         return RecurrentEncoder(parts.recurrent, parts.width, parts.layers)
     return nn.ModuleList(parts.block(index) for index in range(parts.layers))
 

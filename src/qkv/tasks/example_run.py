@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from qkv.data.phrases import verbs
 from qkv.errors import brief
 from qkv.tasks.notes import note
 from qkv.tasks.streams import stdin_is_terminal
@@ -92,6 +91,8 @@ class GrammarCheck:
 
 
 def _reason(sentence: str, tokenizer: "Tokenizer") -> str | None:
+    from qkv.data.phrases import verbs
+
     words = sentence.split()
     unknown = [word for word in dict.fromkeys(words) if tokenizer.unk in tokenizer.encode(word)]
     if not words:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, final
+from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import torch
 from torch import Tensor
@@ -16,7 +16,9 @@ from qkv.tasks.python_values import expect_texts
 from qkv.tasks.runs import Trained, expect_task, load_trained, rebuild_reader
 from qkv.tasks.text_attention import read_scene
 from qkv.values.checked import answering
-from qkv.view.scene import Scene
+
+if TYPE_CHECKING:
+    from qkv.view.scene import Scene
 
 _ROWS = 32
 
@@ -122,7 +124,7 @@ class MaskFiller:
             raise UnsupportedError(setting("to"), "a model that was trained here", "one that fills masks", hint)
         return {}
 
-    def scene(self, text: str, tokens: int | None = None) -> Scene:
+    def scene(self, text: str, tokens: int | None = None) -> "Scene":
         """Run the model on a text, and return what every layer attends to, for the viewer.
 
         Args:

@@ -9,10 +9,10 @@ import torch
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, UnsupportedError, setting
 from qkv.metrics.figure import Figure
-from qkv.tasks.answering import Answers
 from qkv.tasks.runs import Trained
 
 if TYPE_CHECKING:
+    from qkv.tasks.answering import Answers
     from qkv.view.scene import Scene
 
 
@@ -87,7 +87,7 @@ class Answerer(Protocol):
 class OpenAnswers(Protocol):
     """What the command of a task's name does: `open_answers` in the folder of each task."""
 
-    def __call__(self, runs: Sequence[Path], settings: Any) -> Answers:
+    def __call__(self, runs: Sequence[Path], settings: Any) -> "Answers":
         """Load a model, for answers as the settings of the command say.
 
         Args:

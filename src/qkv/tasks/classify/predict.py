@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 import torch
 from torch import Tensor
@@ -27,7 +27,9 @@ from qkv.tasks.task import Scored
 from qkv.tasks.text_attention import last_self_attention, read_scene
 from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
-from qkv.view.scene import Scene
+
+if TYPE_CHECKING:
+    from qkv.view.scene import Scene
 
 
 @final
@@ -166,7 +168,7 @@ class Classifier:
             lambda text, labels: [f"{labels[0]}\t{text.words[0]}"],
         )
 
-    def scene(self, text: str, tokens: int | None = None) -> Scene:
+    def scene(self, text: str, tokens: int | None = None) -> "Scene":
         """Run the model on a text, and return what every layer attends to, for the viewer.
 
         Args:

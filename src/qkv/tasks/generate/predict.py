@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, cast, final, get_args
+from typing import TYPE_CHECKING, Any, cast, final, get_args
 
 import torch
 from torch import Tensor
@@ -32,7 +32,9 @@ from qkv.tasks.task import Scored
 from qkv.tasks.text_attention import last_self_attention, read_scene
 from qkv.tasks.tokenizing import report_unknown
 from qkv.values.checked import answering
-from qkv.view.scene import Scene
+
+if TYPE_CHECKING:
+    from qkv.view.scene import Scene
 
 _ROWS, _WIDEST = 64, 1_000_000
 
@@ -255,7 +257,7 @@ class Generator:
             raise ConfigError(setting("text"), "a file of plain text", "none", hint)
         return Scored(self.evaluate(read_text(as_source(files.text, "text", text_line))), ())
 
-    def scene(self, text: str, tokens: int | None = None) -> Scene:
+    def scene(self, text: str, tokens: int | None = None) -> "Scene":
         """Run the model on a text, and return what every layer attends to, for the viewer.
 
         Args:

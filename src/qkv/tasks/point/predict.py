@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn, cast, final, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, cast, final, get_args
 
 import torch
 from torch import Tensor
@@ -29,7 +29,9 @@ from qkv.tasks.text_attention import expect_tokens, title_of
 from qkv.tasks.tokenizing import report_unknown
 from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
-from qkv.view.scene import Scene
+
+if TYPE_CHECKING:
+    from qkv.view.scene import Scene
 
 LAYER = "pointer.attention"
 END_SHOWN = "<end>"
@@ -234,7 +236,7 @@ class ElementPointer:
         """
         raise reads_no_text("a pointer network")
 
-    def scene(self, text: str, tokens: int | None = None) -> Scene:
+    def scene(self, text: str, tokens: int | None = None) -> "Scene":
         """Point at the elements of a line, and return what the model attends to, for the viewer.
 
         Args:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor
@@ -23,7 +23,9 @@ from qkv.tasks.task import Scored
 from qkv.tasks.text_attention import expect_attention, last_self_attention, read_scene
 from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
-from qkv.view.scene import Scene
+
+if TYPE_CHECKING:
+    from qkv.view.scene import Scene
 
 
 @final
@@ -159,7 +161,7 @@ class Tagger:
         texts = read_texts(files.data)
         return score_labels(self, texts, files.data, lambda some: self.tag([text.words for text in some]), as_lines)
 
-    def scene(self, text: str, tokens: int | None = None) -> Scene:
+    def scene(self, text: str, tokens: int | None = None) -> "Scene":
         """Run the model on a text, and return what every layer attends to, for the viewer.
 
         Args:

@@ -5,18 +5,16 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import torch
 from torch import Tensor
 
-from qkv.checkpoint.average import average_checkpoints, last_checkpoints
 from qkv.checkpoint.folder import is_checkpoint
 from qkv.data.batches import collate_sources, device_of, inference_batches, restore_order
 from qkv.data.open_vocabulary import OpenSource, decode_open, encode_source, pieces_open, surfaces
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.word_table import WordTable
-from qkv.decode.agreement import Agreement, reversed_hypothesis
 from qkv.decode.protocol import Hypothesis
 from qkv.decode.sampling import RowKeys
 from qkv.errors import CheckpointError, ConfigError, Place, UnsupportedError, setting
@@ -37,7 +35,9 @@ from qkv.tasks.translate.model import TranslationConfig, TranslationModel, build
 from qkv.tasks.translate.settings import BleuSettings, TranslateEvaluation
 from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
-from qkv.view.scene import Scene
+
+if TYPE_CHECKING:
+    from qkv.view.scene import Scene
 
 A = TypeVar("A", bound=Answerer)
 _BATCH_TOKENS = 4096
@@ -382,7 +382,7 @@ class Translator:
 
         return score_translations(self, files)
 
-    def scene(self, text: str, tokens: int | None = None) -> Scene:
+    def scene(self, text: str, tokens: int | None = None) -> "Scene":
         """Translate a text, and return what every layer attends to, for the viewer.
 
         Args:
@@ -498,6 +498,8 @@ class Translator:
         ]
         if not right_to_left:
             return hypotheses[0]
+        from qkv.decode.agreement import Agreement, reversed_hypothesis
+
         if not left_to_right:
             return [[reversed_hypothesis(hypothesis) for hypothesis in row] for row in hypotheses[1]]
         first, second = (as_stepper(models, how.mean) for models in (left_to_right, right_to_left))
@@ -544,6 +546,8 @@ def _averaged(run: Path, trained: Trained, device: str | torch.device, average: 
         raise ConfigError(setting("average"), "at least 1", f"{average}", "1 uses the best checkpoint.")
     if average == 1:
         return Translator.of(trained, device)
+    from qkv.checkpoint.average import average_checkpoints, last_checkpoints
+
     return _translator_of(trained, device, average_checkpoints(last_checkpoints(_expect_run_folder(run), average)))
 
 

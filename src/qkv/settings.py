@@ -550,15 +550,25 @@ def parts_of(choice: Any) -> tuple[Any, ...]:
     return (*get_args(choice), ...) if get_origin(choice) is Sequence else ()
 
 
+def has_texts(parts: tuple[Any, ...]) -> bool:
+    """Return whether these are the types of any number of texts or names, of which one alone needs no list.
+
+    Example:
+        >>> has_texts(parts_of(Sequence[Literal["a", "b"]])), has_texts(parts_of(Sequence[float])), has_texts(())
+        (True, False, False)
+    """
+    return parts[1:] == (...,) and all(choice is str or isinstance(choice, str) for choice in choices_of(parts[0]))
+
+
 def _converted_tuple(parts: tuple[Any, ...], item: Any) -> tuple[bool, Any]:
-    if isinstance(item, str) and parts == (str, ...):
+    if isinstance(item, str) and has_texts(parts):
         item = [item]
     if not isinstance(item, list | tuple):
         return False, None
     kinds = parts[:1] * len(item) if parts[1:] == (...,) else parts
     if len(kinds) != len(item):
         return False, None
-    pairs = [_converted(part, one) for part, one in zip(kinds, item, strict=True)]
+    pairs = [_fitted(part, _UNEXPLAINED, one) for part, one in zip(kinds, item, strict=True)]
     return all(fits for fits, _ in pairs), tuple(converted for _, converted in pairs)
 
 
@@ -581,7 +591,9 @@ def _expected(hint: Any, option: Option) -> str:
 
 def _tuple(parts: tuple[Any, ...], option: Option) -> str:
     if parts[1:] == (...,):
-        return "a list of texts" if parts[0] is str else "a list of numbers"
+        choices = [choice for choice in choices_of(parts[0]) if isinstance(choice, str)]
+        names = f"a list of {_listed(choices)}" if choices else "a list of texts"
+        return names if has_texts(parts) else "a list of numbers"
     return f"{len(parts)} of {_number('a number', option)}"
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 import typer
 
 from qkv.cli.paths import CommandOfPaths
-from qkv.settings import choices_of, defaults_of, help_of, hints_of, options_of, parts_of
+from qkv.settings import choices_of, defaults_of, has_texts, help_of, hints_of, options_of, parts_of
 from qkv.tasks.settings import WordTableSettings
 
 TRAIN, USE, LOOK, DEPLOY = "Train", "Use", "Look", "Deploy"
@@ -31,7 +31,7 @@ def type_of(hint: Any) -> type:
     kinds = [choice for choice in choices_of(hint) if choice is not type(None)]
     if Path in kinds:
         return Path
-    if parts_of(kinds[0])[:1] == (str,):
+    if has_texts(parts_of(kinds[0])):
         return list[str]
     return kinds[0] if len(kinds) == 1 and kinds[0] in (bool, int, float, str) else str
 

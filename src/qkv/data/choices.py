@@ -14,6 +14,20 @@ Decimal = Literal["point", "comma"]
 """What separates decimals."""
 Missing = Literal["refuse", "skip"]
 """What happens to rows that lack a number."""
+LineKind = Literal[
+    "encoding",
+    "columns",
+    "empty",
+    "invalid",
+    "swapped",
+    "long",
+    "duplicates",
+    "identical",
+    "ratio",
+    "entities",
+    "script",
+]
+"""Kinds of lines that a report on data counts, and that can be left out."""
 SHARE, LABELED_SHARE, MOST_HELD_OUT = 20, 10, 1000
 """Held out for validation by default: one example in `SHARE`, one labeled text in `LABELED_SHARE`; 1,000 at most."""
 HELD_OUT = f"one in {SHARE}, at most {MOST_HELD_OUT:,}"

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, NoReturn, TypeVar, cast
+from typing import BinaryIO, Literal, NoReturn, TypeVar, cast
 
 from qkv.data.hints import column_problem, encoding_hint, no_text
+from qkv.data.report import expect_some_left, refuse, refused_lines
 from qkv.errors import ConfigError, DataError, Place, brief, nearest, setting
 from qkv.files import open_file, room_for
 
@@ -99,10 +100,17 @@ def read_pairs(source: Path | Lines, target: Path | Lines, *, longest: int = LON
     targets = read_lines(target, longest=longest, blank=True)
     if len(sources) != len(targets):
         refuse_unequal(source, len(sources), target, len(targets))
+    bad, pairs = refused_lines(source, target), []
     for number, (left, right) in enumerate(zip(sources, targets, strict=True), start=1):
-        if not left.strip() or not right.strip():
-            refuse_empty_side(source, target, number, left, right)
-    return [Pair(left, right, n) for n, (left, right) in enumerate(zip(sources, targets, strict=True), start=1)]
+        if number in bad:
+            continue
+        if left.strip() and right.strip():
+            pairs.append(Pair(left, right, number))
+        else:
+            refuse("empty", empty_side(source, target, number, left, right))
+    if not pairs:
+        expect_some_left()
+    return pairs
 
 
 def silent(_: str) -> None:
@@ -134,13 +142,21 @@ def read_tsv(path: Path | Lines, *, longest: int = LONGEST_LINE, say: Callable[[
     pairs = []
     lines = read_lines(path, longest=longest, blank=True)
     headed = len(lines) > 1 and not isinstance(path, Lines) and names_columns(lines[0])
+    bad = refused_lines(path)
     for number, line in enumerate(lines, start=1):
         if number == 1 and headed:
             say(header_message(path, 1, line))
             continue
-        if not isinstance(path, Lines):
-            expect_no_header(line, Place(path, number), headed=headed)
-        pairs.append(parse_pair(line, Place(path, number), number))
+        if number in bad:
+            continue
+        try:
+            if not isinstance(path, Lines):
+                expect_no_header(line, Place(path, number), headed=headed)
+            pairs.append(parse_pair(line, Place(path, number), number))
+        except DataError as error:
+            refuse(kind_of_columns(line), error)
+    if not pairs:
+        expect_some_left()
     if len(lines) > 1 and (message := names_languages(lines[0])) is not None:
         say(f"{path}:1: {message}")
     return pairs
@@ -190,6 +206,16 @@ def two_columns(line: str, where: str, names: tuple[str, str], *, more: str = ""
         if not column.strip():
             raise DataError(where, "text in both columns", f"an empty {name}", "Fill it or delete the line.")
     return columns[0], columns[1]
+
+
+def kind_of_columns(line: str) -> Literal["empty", "columns"]:
+    r"""Return of which kind a line without two columns of text is, in a report.
+
+    Example:
+        >>> kind_of_columns("ein Hund\t"), kind_of_columns(" "), kind_of_columns("ein Hund")
+        ('empty', 'empty', 'columns')
+    """
+    return "empty" if line.count("\t") == 1 or not line.strip() else "columns"
 
 
 def expect_no_header(line: str, where: Place, *, headed: bool) -> None:
@@ -281,7 +307,10 @@ def read_lines(path: Path | Lines, *, longest: int = LONGEST_LINE, blank: bool =
     """
     if isinstance(path, Lines):
         for number, line in enumerate(path.lines, start=1):
-            _expect_line(line, Place(path, number), longest, blank=blank)
+            try:
+                _expect_line(line, Place(path, number), longest, blank=blank)
+            except DataError as error:
+                refuse("encoding", error)
         if not path.lines:
             raise DataError(path.name, "at least one item", "none", "Was an iterator already read?")
         return list(path.lines)
@@ -343,14 +372,19 @@ def iterate_lines(
     while raw := stream.readline(most_bytes):
         number += 1
         where = Place(name, number)
-        ended = raw.endswith(b"\n")
-        if len(raw) == most_bytes and not ended:
-            refuse_long(where, longest)
-        body = raw.removesuffix(b"\n").removesuffix(b"\r")
         if number == 1 and (problem := no_text(raw, name)) is not None:
             raise DataError(where, "text", *problem)
-        text = decode(body.removeprefix(_BOM), where, first=number == 1)
-        _expect_line(text, where, longest, blank=blank)
+        try:
+            if len(raw) == most_bytes and not raw.endswith(b"\n"):
+                raise too_long(where, longest)
+            body = raw.removesuffix(b"\n").removesuffix(b"\r")
+            text = decode(body.removeprefix(_BOM), where, first=number == 1)
+            _expect_line(text, where, longest, blank=blank)
+        except DataError as error:
+            refuse("encoding", error)
+            while raw and not raw.endswith(b"\n"):
+                raw = stream.readline(most_bytes)
+            text = ""  # so that every other line keeps its number
         yield text
 
 
@@ -407,7 +441,7 @@ def fingerprint(texts: Iterable[str | Pair]) -> str:
 
 def _expect_line(text: str, where: str, longest: int, *, blank: bool) -> None:
     if len(text) > longest:
-        refuse_long(where, longest)
+        raise too_long(where, longest)
     if "\0" in text:
         got = f"a NUL at character {text.index(chr(0)) + 1}"
         raise DataError(where, "text", got, "Is it a text file? Remove the NUL characters.")
@@ -415,10 +449,10 @@ def _expect_line(text: str, where: str, longest: int, *, blank: bool) -> None:
         raise DataError(where, "text in every line", "an empty line", "Fill it or delete the line.")
 
 
-def refuse_long(where: str, longest: int) -> NoReturn:
-    """Raise the error about a line that is too long."""
+def too_long(where: str, longest: int) -> DataError:
+    """Return the error about a line that is too long."""
     hint = "Split the line."
-    raise DataError(where, f"at most {longest:,} characters in a line", "a longer line", hint)
+    return DataError(where, f"at most {longest:,} characters in a line", "a longer line", hint)
 
 
 def decode(body: bytes, where: str, *, first: bool) -> str:
@@ -515,11 +549,11 @@ def refuse_unequal(source: Path | Lines, source_lines: int, target: Path | Lines
     )
 
 
-def refuse_empty_side(source: Path | Lines, target: Path | Lines, number: int, left: str, right: str) -> NoReturn:
-    """Raise the error about a line of two files of which one is empty."""
+def empty_side(source: Path | Lines, target: Path | Lines, number: int, left: str, right: str) -> DataError:
+    """Return the error about a line of two files of which one is empty."""
     empty, other = (source, target) if not left.strip() else (target, source)
     both_empty = not left.strip() and not right.strip()
     expected = "text in every line"
     got = f"an empty line{' in both files' if both_empty else ''}"
     hint = f"Fill it, or delete line {number} of {empty} and of {other}."
-    raise DataError(Place(empty, number), expected, got, hint)
+    return DataError(Place(empty, number), expected, got, hint)

@@ -10,6 +10,7 @@ several starts, each line judged by the other lines only.
 """
 
 import re
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
@@ -22,8 +23,8 @@ from qkv.errors import brief
 
 _LEAST = 20
 """The number of pairs below which none is judged."""
-_JUDGED = 20_000
-"""The most pairs that are judged; of more, these are taken at equal intervals."""
+JUDGED = 20_000
+"""The most pairs that are judged by default."""
 _LEARNED_FROM = 2_000
 """The most pairs from which directions are first learned, before the others are classified."""
 _CHARACTERS = 300
@@ -62,12 +63,13 @@ def bigrams_of(text: str) -> frozenset[str]:
     return frozenset(body[at : at + 2] for at in range(len(body) - 1))
 
 
-def find_exchanged(pairs: Sequence[Pair], others: Sequence[Pair] = ()) -> tuple[list[Pair], int]:
+def find_exchanged(pairs: Sequence[Pair], others: Sequence[Pair] = (), most: int = JUDGED) -> tuple[list[Pair], int]:
     """Find pairs whose source and target seem exchanged.
 
     Args:
         pairs: the pairs.
         others: further pairs of the same kind, such as those to train on beside those to validate on.
+        most: how many pairs are judged; of more, these are taken at equal intervals.
 
     Returns:
         Those of `pairs` whose direction is not the one of most pairs and others, and how many of `pairs` were judged.
@@ -80,7 +82,7 @@ def find_exchanged(pairs: Sequence[Pair], others: Sequence[Pair] = ()) -> tuple[
         >>> [pair.line for pair in find_exchanged([*right, *wrong])[0]]
         [41]
     """
-    sample = _spread(pairs, _JUDGED)
+    sample = _spread(pairs, most)
     other_sample = _spread(others, _LEARNED_FROM)
     if len(sample) + len(other_sample) >= _LEAST:
         for features in (words_of, bigrams_of):
@@ -123,10 +125,14 @@ class _Table:
 
     def __init__(self, pairs: Sequence[Pair], features: Callable[[str], frozenset[str]]) -> None:
         index: dict[str, int] = defaultdict(lambda: len(index))
-        sides = [words for pair in pairs for words in (features(pair.source), features(pair.target))]
-        sizes = np.array([len(words) for words in sides], dtype=np.int64)
-        self.words = np.fromiter((index[word] for words in sides for word in words), np.int64, int(sizes.sum()))
-        self.rows = np.repeat(np.arange(len(sides)) // 2, sizes)
+        words, ends = array("q"), array("q", [0])
+        for pair in pairs:
+            for text in (pair.source, pair.target):
+                words.extend(index[word] for word in features(text))
+                ends.append(len(words))
+        sizes = np.diff(np.array(ends))
+        self.words = np.array(words)
+        self.rows = np.repeat(np.arange(2 * len(pairs)) // 2, sizes)
         self.signs = np.repeat(np.tile([1, -1], len(pairs)), sizes)
         self.lines, self.size = len(pairs), len(index)
 

@@ -394,6 +394,8 @@ _BYTES = {
     ord(bytes([byte]).decode("cp1252")): byte for byte in range(0x80, 0xA0) if byte not in b"\x81\x8d\x8f\x90\x9d"
 }
 """The bytes of the characters that Windows-1252 has where ISO-8859-1 has control characters; five have none."""
+_LEAD = re.compile(f"[\u00c2-\u00f4][\u0080-\u00bf{''.join(map(chr, _BYTES))}]")
+"""A byte that begins a character of UTF-8, and one that continues it, read in one of these encodings."""
 
 
 def repaired(text: str) -> str | None:
@@ -406,7 +408,7 @@ def repaired(text: str) -> str | None:
         >>> repaired("grÃ¶ÃŸer"), repaired("größer"), repaired("larger")
         ('größer', None, None)
     """
-    if text.isascii():
+    if text.isascii() or _LEAD.search(text) is None:
         return None
     try:
         return text.translate(_BYTES).encode("latin-1").decode("utf-8")

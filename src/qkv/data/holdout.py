@@ -11,6 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from qkv.data.choices import MOST_HELD_OUT, SHARE
 from qkv.data.corpus import Pair
+from qkv.data.report import SHOWN, say
 from qkv.errors import ConfigError, setting
 
 _FEW_SEEN = 20
@@ -77,7 +78,7 @@ def split(
     inputs = [parts(item)[0] for item in items]
     counts = Counter(inputs)
     label_sets: dict[Hashable, set[Hashable]] = {}
-    for key, item in zip(inputs, items, strict=True):
+    for key, item in zip(inputs, items, strict=True) if labels is not no_labels else ():
         label_sets.setdefault(key, set()).update(labels(item))
     inputs_of_label = Counter(label for label_set in label_sets.values() for label in label_set)
     largest = len(items) // share
@@ -86,13 +87,17 @@ def split(
     for key in _shuffled(counts, seed):
         if count >= min(MOST_HELD_OUT, largest) or len(held_out) >= len(counts) // share:
             break
-        if counts[key] <= largest and all(inputs_of_label[label] > 1 for label in label_sets[key]):
+        key_labels = label_sets.get(key, ())
+        if counts[key] <= largest and all(inputs_of_label[label] > 1 for label in key_labels):
             held_out.add(key)
             count += counts[key]
-            inputs_of_label.subtract(label_sets[key])
-    if held_out:
-        return Split(*_divided(items, inputs, held_out))
+            inputs_of_label.subtract(key_labels)
     unit, inputs_name = names
+    if held_out:
+        train, valid = _divided(items, inputs, held_out)
+        rule = f"one in {share} of them and of the different {inputs_name}, at most {MOST_HELD_OUT:,}"
+        say(held_out_text(valid, len(items), unit, inputs_name, seed, rule))
+        return Split(train, valid)
     few = f"with fewer than {share} different {inputs_name} ({len(counts):,})"
     reason = few if len(counts) < share else "because every label must remain in training"
     message = (
@@ -100,6 +105,24 @@ def split(
         f"validation {unit}{when}, or more training {unit}, to judge new text."
     )
     return Split(list(items), _sample_different(items, parts, seed), message)
+
+
+def held_out_text(
+    valid: Sequence[object], count: int, unit: str, inputs_name: str, seed: int, rule: str = "as many as asked for"
+) -> str:
+    """Say which examples are held out, and by which rule.
+
+    Args:
+        valid: the examples that are held out.
+        count: of all examples.
+        unit, inputs_name: what examples and their inputs are called, in plural.
+        seed: random seed.
+        rule: how many are held out.
+    """
+    lines = [f"{item.line:,}" for item in valid[:SHOWN] if hasattr(item, "line")]
+    shown = f": line {', '.join(lines)}{', …' if len(valid) > len(lines) else ''}" if lines else ""
+    same = f"; equal {inputs_name} stay on one side"
+    return f"held out to validate on: {len(valid):,} of {count:,} {unit}, {rule}, drawn by the seed {seed}{same}{shown}"
 
 
 def hold_out(pairs: Sequence[Pair], count: int, seed: int, when: str = "") -> tuple[list[Pair], list[Pair]]:
@@ -140,7 +163,9 @@ def hold_out(pairs: Sequence[Pair], count: int, seed: int, when: str = "") -> tu
         instead = "omit " + setting("holdout") + f" and give pairs to validate on{when} (" + setting("valid_data") + ")"
         hint = "Hold out fewer, or " + instead + "."
         raise ConfigError("holdout", f"more than {count:,} pairs with distinct sources", got, hint)
-    return _divided(pairs, sources, held_out)
+    train, valid = _divided(pairs, sources, held_out)
+    say(held_out_text(valid, len(pairs), "pairs", "sources", seed))
+    return train, valid
 
 
 def seen_in_training(train: Iterable[Hashable], valid: Sequence[Hashable], name: str) -> str | None:

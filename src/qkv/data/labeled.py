@@ -11,9 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from qkv.data.corpus import Lines, header_message, read_lines, repeated_header, silent, two_columns
+from qkv.data.corpus import (
+    Lines,
+    header_message,
+    kind_of_columns,
+    read_lines,
+    repeated_header,
+    silent,
+    two_columns,
+)
 from qkv.data.hints import FASTTEXT, INVISIBLE, text_messages
 from qkv.data.normal_forms import normalize
+from qkv.data.odd_lines import without_odd_lines
+from qkv.data.report import collecting, expect_some_left, refuse, refused_lines
+from qkv.data.report import say as add
 from qkv.errors import DataError, Place, brief
 
 Unit = Literal["texts", "sentences"]
@@ -26,6 +37,8 @@ _BETWEEN_WORDS = re.compile(r"(?<=\w)[\s_-]+(?=\w)")
 _PUNCTUATION = " .,;:!?\"'"
 _FEW_SINGLE = 5
 _MANY_TIMES = 10
+_LISTED = 12
+"""Labels whose counts are said."""
 """So few labels that occur once are reported where a label occurs so often on average."""
 _FEW = 8
 """A file must have more lines than this before a label that occurs only in line 1 is reported as a likely header."""
@@ -71,18 +84,29 @@ def read_labeled(path: Path | Lines, *, say: Callable[[str], None] = silent) -> 
     header = None if isinstance(path, Lines) else _header_of_labeled(lines)
     if header is not None:
         say(header_message(path, 1, lines[0]))
+    bad = refused_lines(path)
     for number, line in list(enumerate(lines, start=1))[0 if header is None else 1 :]:
         where = Place(path, number)
-        if header is not None and cells_of(line, "\t") == cells_of(lines[0], "\t"):
-            raise repeated_header(line, where)
-        if header == "text first":
-            text, label = two_columns(line, where, ("text", "label"))
-        else:
-            label, text = two_columns(line, where, ("label", "text"))
-        texts.append(Labeled(text, normalize("NFC", label.strip()), number))
+        if number in bad:
+            continue
+        try:
+            if header is not None and cells_of(line, "\t") == cells_of(lines[0], "\t"):
+                raise repeated_header(line, where)
+            if header == "text first":
+                text, label = two_columns(line, where, ("text", "label"))
+            else:
+                label, text = two_columns(line, where, ("label", "text"))
+            texts.append(Labeled(text, normalize("NFC", label.strip()), number))
+        except DataError as error:
+            refuse(kind_of_columns(line), error)
+    if not texts:
+        expect_some_left()
     if header is None:
         _check_order(texts, str(path))
-    _check_each_order(texts, str(path))
+    texts = _in_order(texts, str(path))
+    columns = [item.text for item in texts], [item.label for item in texts]
+    texts = without_odd_lines(str(path), texts, [item.line for item in texts], *columns)
+    add(f"{path}: {counts_text(item.label for item in texts)}")
     odd = text_messages([item.line for item in texts], [item.label for item in texts], [item.text for item in texts])
     for message in (*_label_warnings(texts), *odd):
         say(f"{path}: {message}")
@@ -154,11 +178,26 @@ def seems_header(labels: Iterable[str], noun: str) -> Iterator[str]:
         yield f'{noun}, "{brief(first)}", occurs nowhere else: if the line names the columns, delete it.'
 
 
-def _check_each_order(items: list[Labeled], name: str) -> None:
-    """Refuse a line whose text is the label of other lines, while its label is a text: its columns are exchanged.
+def counts_text(labels: Iterable[str], names: str = "labels") -> str:
+    """Say how often labels or tags occur.
+
+    Example:
+        >>> counts_text(["good", "bad", "good"])
+        'labels: good 2, bad 1'
+    """
+    counts = Counter(labels).most_common()
+    more = f" and {len(counts) - _LISTED:,} more" if len(counts) > _LISTED else ""
+    return f"{names}: {', '.join(f'{brief(label)} {count:,}' for label, count in counts[:_LISTED])}{more}"
+
+
+def _in_order(items: list[Labeled], name: str) -> list[Labeled]:
+    """Refuse lines whose text is the label of other lines, while its label is a text: its columns are exchanged.
+
+    Returns:
+        The other lines.
 
     Raises:
-        DataError: a line has its columns exchanged; the message gives the first one.
+        DataError: a line has its columns exchanged, and nothing collects such lines; the message gives the first one.
     """
     counts = Counter(item.label for item in items)
     texts = Counter(item.text.strip() for item in items)
@@ -173,11 +212,19 @@ def _check_each_order(items: list[Labeled], name: str) -> None:
         pairs = {(item.label, normalize("NFC", item.text.strip())) for item in items}
         exchanged = [item for item in items if (normalize("NFC", item.text.strip()), item.label) in pairs]
         exchanged = [item for item in exchanged if len(item.label.split()) > len(item.text.split())]
-    if exchanged and len(exchanged) <= len(items) / 2:
-        first = exchanged[0]
-        got = f'the label "{brief(first.label)}" of the text "{brief(first.text)}", which is a label of other lines'
-        hint = f"Exchange the two columns of this line{more_lines(len(exchanged) - 1, '; so ')}."
-        raise DataError(Place(name, first.line), "the label first and the text second", got, hint)
+    if len(exchanged) > len(items) / 2:
+        return items
+    for item in exchanged:
+        got = f'the label "{brief(item.label)}" of the text "{brief(item.text)}", which is a label of other lines'
+        hint = f"Exchange the two columns of this line{exchanged_too(len(exchanged) - 1)}."
+        refuse("swapped", DataError(Place(name, item.line), "the label first and the text second", got, hint))
+    lines = {item.line for item in exchanged}
+    return [item for item in items if item.line not in lines]
+
+
+def exchanged_too(count: int) -> str:
+    """Return how many more lines have their columns exchanged, for a message; a report says it itself."""
+    return "" if collecting() else more_lines(count, "; so ")
 
 
 def more_lines(count: int, before: str) -> str:

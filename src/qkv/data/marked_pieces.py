@@ -13,11 +13,13 @@ class PieceMarks(NamedTuple):
 
     Attributes:
         library: its name.
+        mark: what each of its pieces holds.
         piece: a piece that only this library writes.
         sed: the script of sed that joins pieces.
     """
 
     library: str
+    mark: str
     piece: re.Pattern[str]
     sed: str
 
@@ -36,10 +38,10 @@ class PieceMarks(NamedTuple):
 
 
 MARKS = (
-    PieceMarks("subword-nmt", re.compile(r"(?<!\S)\S+@@(?= )"), "s/@@ //g; s/@@$//"),
-    PieceMarks("SentencePiece", re.compile(r"(?:^|(?<= ))▁\S+"), "s/ //g; s/▁/ /g; s/^ //"),
-    PieceMarks("WordPiece", re.compile(r"(?<= )##\w\S*"), "s/ ##//g"),
-    PieceMarks("OpenNMT", re.compile(r"(?<!\S)(?:￭\S+|\S+￭(?!\S))"), "s/ ￭//g; s/￭ //g; s/￭$//"),
+    PieceMarks("subword-nmt", "@@", re.compile(r"(?<!\S)\S+@@(?= )"), "s/@@ //g; s/@@$//"),
+    PieceMarks("SentencePiece", "▁", re.compile(r"(?:^|(?<= ))▁\S+"), "s/ //g; s/▁/ /g; s/^ //"),
+    PieceMarks("WordPiece", "##", re.compile(r"(?<= )##\w\S*"), "s/ ##//g"),
+    PieceMarks("OpenNMT", "￭", re.compile(r"(?<!\S)(?:￭\S+|\S+￭(?!\S))"), "s/ ￭//g; s/￭ //g; s/￭$//"),
 )
 """The libraries whose pieces are recognized. Each pattern starts at a word boundary, so that matching is linear."""
 
@@ -51,10 +53,10 @@ def recognized_pieces(texts: Sequence[str]) -> Iterator[tuple[PieceMarks, str]]:
         >>> [(marks.library, piece) for marks, piece in recognized_pieces(["a d@@ og", ""])]
         [('subword-nmt', 'd@@')]
     """
-    filled = [text for text in texts if text.strip()]
     for marks in MARKS:
-        pieces = [piece[0] for piece in map(marks.piece.search, filled) if piece is not None]
-        if pieces and _RARE * len(pieces) >= len(filled):
+        marked = [text for text in texts if marks.mark in text]
+        pieces = [piece[0] for piece in map(marks.piece.search, marked) if piece is not None]
+        if pieces and _RARE * len(pieces) >= sum(bool(text.strip()) for text in texts):
             yield marks, pieces[0]
 
 

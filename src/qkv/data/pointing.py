@@ -14,6 +14,7 @@ import numpy as np
 from qkv.data.choices import Elements
 from qkv.data.corpus import Pair
 from qkv.data.hints import number_hint, seems
+from qkv.data.report import expect_some_left, refuse
 from qkv.data.words import split_words
 from qkv.errors import DataError, Place, brief, setting
 
@@ -146,14 +147,17 @@ def parse_pairs(
     items = []
     _expect_elements(pairs, names, kind)
     for pair in pairs:
-        elements = read_elements(pair.source, elements_kind, Place(names[0], pair.line), width)
+        try:
+            elements = read_elements(pair.source, elements_kind, Place(names[0], pair.line), width)
+            target = read_target(pair.target, len(elements), Place(names[1], pair.line), pair.source)
+        except DataError as error:
+            refuse("invalid", error)
+            continue
         if width is None and elements_kind == "numbers":
             width = len(elements[0])
-        items.append(
-            Pointed(
-                elements, read_target(pair.target, len(elements), Place(names[1], pair.line), pair.source), pair.line
-            )
-        )
+        items.append(Pointed(elements, target, pair.line))
+    if not items:
+        expect_some_left()
     return items, elements_kind
 
 

@@ -21,6 +21,7 @@ from qkv.data.choices import Decimal, Missing
 from qkv.data.corpus import LONGEST_LINE, Lines, in_parts, read_lines
 from qkv.data.hints import ROWS, Section, number_hint, seems
 from qkv.data.normal_forms import normalize
+from qkv.data.report import collecting, expect_some_left, refuse, refused_lines
 from qkv.errors import ConfigError, DataError, Place, brief, nearest, quantity, setting
 
 Row = tuple[int, tuple[str, ...]]
@@ -117,12 +118,17 @@ class FieldTable:
             if any(field.lower() in MISSING for field in cells):
                 skipped += 1
                 if missing == "refuse":
-                    self._refuse_missing(line, cells, names, fixed)
+                    refuse("empty", self._missing(line, cells, names, fixed))
                 continue
             items = zip(cells, names, strict=True)
-            rows.append(tuple(self._number(field, name, line, decimal, fixed) for field, name in items))
+            try:
+                rows.append(tuple(self._number(field, name, line, decimal, fixed) for field, name in items))
+            except DataError as error:
+                refuse("invalid", error)
+                continue
             lines.append(line)
         if not rows:
+            expect_some_left()
             got = "a missing number in every row" if skipped else "no rows"
             hint = "Check the columns' names and the file."
             raise DataError(Place(self.name), f"numbers in {_listed(names)}", got, hint)
@@ -169,13 +175,13 @@ class FieldTable:
                 continue
             raise DataError(Place(self.name), f'a column "{brief(name)}"', got, hint)
 
-    def _refuse_missing(self, line: int, cells: Sequence[str], names: Sequence[str], fixed: Collection[str]) -> None:
+    def _missing(self, line: int, cells: Sequence[str], names: Sequence[str], fixed: Collection[str]) -> DataError:
         index = next(index for index, field in enumerate(cells) if field.lower() in MISSING)
         got = f'"{cells[index]}"' if cells[index] else "an empty field"
         hint = "Fill it, delete the line, or leave such lines out with " + setting("missing", "skip") + "."
-        if "missing" in fixed:
+        if "missing" in fixed or collecting():
             hint = "Fill it, or delete the line."
-        raise DataError(Place(self.name, line), f'a number in column "{brief(names[index])}"', got, hint)
+        return DataError(Place(self.name, line), f'a number in column "{brief(names[index])}"', got, hint)
 
     def _number(self, field: str, name: str, line: int, decimal: Decimal, fixed: Collection[str]) -> float:
         text = field
@@ -335,7 +341,18 @@ def _read_header(lines: Iterable[str], name: str, between: str) -> tuple[FieldTa
         else tuple(str(n + 1) for n in range(len(first[1])))
     )
     body = rows if header else chain([first], rows)
-    return FieldTable(name, columns, (), header), (_expect_fields(row, len(columns), name) for row in body)
+    return FieldTable(name, columns, (), header), _even_rows(body, len(columns), name)
+
+
+def _even_rows(rows: Iterable[Row], count: int, name: str) -> Iterator[Row]:
+    """Yield the rows that have as many fields as the first."""
+    bad = refused_lines(name)
+    for row in rows:
+        if row[0] not in bad:
+            try:
+                yield _expect_fields(row, count, name)
+            except DataError as error:
+                refuse("columns", error)
 
 
 def _expect_fields(row: Row, count: int, name: str) -> Row:

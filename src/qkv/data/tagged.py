@@ -14,8 +14,11 @@ from typing import NamedTuple, NoReturn
 
 from qkv.data.corpus import header_message, read_lines, repeated_header, silent
 from qkv.data.hints import seems, text_messages
-from qkv.data.labeled import LABEL_NAMES, cells_of, more_lines, seems_header, spellings
+from qkv.data.labeled import LABEL_NAMES, cells_of, counts_text, exchanged_too, more_lines, seems_header, spellings
 from qkv.data.normal_forms import normalize
+from qkv.data.odd_lines import without_odd_lines
+from qkv.data.report import expect_some_left, refuse, refused_lines
+from qkv.data.report import say as add
 from qkv.data.words import split_words
 from qkv.errors import DataError, Place, brief, quantity
 
@@ -117,7 +120,11 @@ def read_tagged(path: Path, *, say: Callable[[str], None] = silent) -> list[Tagg
     layout = layout_of(sentences, str(path))
     if header is not None:
         _expect_words_named(names, layout, Place(path, header + 1))
+    bad = refused_lines(path)
+    sentences = [sentence for sentence in sentences if not any(row.number in bad for row in sentence)]
     tagged = [_tagged(rows, layout) for sentence in sentences if (rows := list(layout.words(sentence)))]
+    if not tagged:
+        expect_some_left()
     if layout.numbered:
         column = "the last column" if layout.tag < 0 else f"column {layout.tag + 1}"
         say(f"{path}: {layout.name}: words from column {layout.word + 1}, tags from {column}")
@@ -129,6 +136,7 @@ def read_tagged(path: Path, *, say: Callable[[str], None] = silent) -> list[Tagg
         for message in (*odd, *text_messages([row.number for row in rows], words, written)):
             say(f"{path}: {message}")
     report_odd_spans(tagged, str(path), say)
+    tagged = report_sentences(tagged, str(path))
     if not tagged:
         hint = "Write one word per line: word, then tag."
         raise DataError(Place(path), "words with their tags", "none", hint)
@@ -138,6 +146,15 @@ def read_tagged(path: Path, *, say: Callable[[str], None] = silent) -> list[Tagg
             "Write one word and its tag per line, and an empty line after each sentence."
         )
     return tagged
+
+
+def report_sentences(sentences: list[Tagged], name: str) -> list[Tagged]:
+    """Report odd sentences and the counts of tags, and return the sentences without those to be left out."""
+    numbers = [sentence.line for sentence in sentences]
+    columns = ([" ".join(sentence.words) for sentence in sentences], [" ".join(item.tags) for item in sentences])
+    kept = without_odd_lines(name, sentences, numbers, *columns)
+    add(f"{name}: {counts_text((tag for sentence in kept for tag in sentence.tags), 'tags')}")
+    return kept
 
 
 def _without_header(lines: list[str], header: int, path: Path, say: Callable[[str], None]) -> list[str]:
@@ -247,18 +264,28 @@ def sentences_of(lines: Sequence[str], name: str) -> list[list[TagLine]]:
         [[TagLine(number=3, cells=('EU', 'B-ORG')), TagLine(number=4, cells=('rejects', 'O'))]]
     """
     separator, sentences, width = separator_of(lines), list[list[TagLine]](), 0
-    comments = comments_of(lines)
+    comments, bad = comments_of(lines), refused_lines(name)
     rows: list[TagLine] = []
+    is_sound = True
     for number, line in enumerate([*lines, ""], start=1):
-        if not line.strip():
-            sentences += [rows] if rows else []
-            rows = []
+        if number in bad:
+            is_sound = False
+        elif not line.strip():
+            sentences += [rows] if rows and is_sound else []
+            rows, is_sound = [], True
         elif number - 1 not in comments:
             cells = tuple(cell.strip() for cell in line.rstrip(" ").split(separator))
             if cells[0] != _DOCUMENT:
+                try:
+                    _check(line, cells, width or len(cells), separator, Place(name, number))
+                except DataError as error:
+                    refuse("empty" if len(cells) == width else "columns", error)
+                    is_sound = False
+                    continue
                 width = width or len(cells)
-                _check(line, cells, width, separator, Place(name, number))
                 rows.append(TagLine(number, cells))
+    if not sentences:
+        expect_some_left()
     return sentences
 
 
@@ -368,11 +395,11 @@ def _check_each_order(rows: Sequence[TagLine], layout: TagColumns, name: str) ->
         return tags[word] > max(1, tags[tag]) and bool(span or words[tag])
 
     exchanged = [row for row in rows if seems_exchanged(row)]
-    if exchanged and 2 * len(exchanged) < len(rows):
-        word, tag = exchanged[0].cells[layout.word], exchanged[0].cells[layout.tag]
+    for row in exchanged if 2 * len(exchanged) < len(rows) else ():
+        word, tag = row.cells[layout.word], row.cells[layout.tag]
         got = f'the word "{brief(word)}", which is a tag of other lines, with the tag "{brief(tag)}"'
-        hint = f"Exchange the columns of this line{more_lines(len(exchanged) - 1, '; so ')}."
-        raise DataError(Place(name, exchanged[0].number), "the word first and the tag last", got, hint)
+        hint = f"Exchange the columns of this line{exchanged_too(len(exchanged) - 1)}."
+        refuse("swapped", DataError(Place(name, row.number), "the word first and the tag last", got, hint))
 
 
 def _are_spans(tags: Iterable[str]) -> bool:

@@ -7,6 +7,8 @@ from random import Random
 from qkv.data.choices import WindowOrder
 from qkv.data.corpus import Lines, read_lines, silent
 from qkv.data.hints import pairs_message, text_messages
+from qkv.data.odd_lines import without_odd_lines
+from qkv.data.report import expect_some_left, refused_lines
 from qkv.errors import ConfigError, DataError, Place, setting
 
 
@@ -31,13 +33,18 @@ def read_text(path: Path | Lines, *, say: Callable[[str], None] = silent) -> str
         ...     read_text(path)
         'KING:\n\nWell?\n'
     """
-    lines = read_lines(path, blank=True)
+    lines, bad = read_lines(path, blank=True), refused_lines(path)
     if not any(line.strip() for line in lines):
+        expect_some_left()
         raise DataError(Place(path), "text", "empty lines only", "Check how the file was made.")
+    kept = [number for number, line in enumerate(lines, start=1) if number not in bad]
+    written = [number for number in kept if lines[number - 1].strip()]
+    texts = [lines[number - 1] for number in written]
+    dropped = set(written).difference(without_odd_lines(str(path), written, written, texts, repeats=False))
     for message in (pairs_message(lines), *text_messages(range(1, len(lines) + 1), lines)):
         if message is not None:
             say(f"{path}: {message}")
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{lines[number - 1]}\n" for number in kept if number not in dropped)
 
 
 def divide(text: str, share: float) -> tuple[str, str]:

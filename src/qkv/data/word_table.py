@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, final
 
 from qkv.data.corpus import Lines, Pair, read_lines
+from qkv.data.report import expect_some_left, refuse, refused_lines
 from qkv.errors import ConfigError, DataError, Place, quantity, setting
 
 MARK = "|"
@@ -105,10 +106,19 @@ class WordTable:
             [Pair(source='c h a t', target='ʃ a', line=1)]
         """
         lines = read_lines(path, blank=True)
-        return [
-            Pair(self.source_symbols(line, where := Place(path, number)), self.target_symbols(line, where), number)
-            for number, line in enumerate(lines, start=1)
-        ]
+        pairs, bad = [], refused_lines(path)
+        last = max(self.source_col, self.target_col, self.features_col)
+        for number, line in enumerate(lines, start=1):
+            if number in bad:
+                continue
+            where = Place(path, number)
+            try:
+                pairs.append(Pair(self.source_symbols(line, where), self.target_symbols(line, where), number))
+            except DataError as error:
+                refuse("columns" if line.strip() and line.count("\t") < last - 1 else "empty", error)
+        if not pairs:
+            expect_some_left()
+        return pairs
 
     def source_symbols(self, line: str, where: str) -> str:
         """Return the symbols of a line's source, after those of its features, or before them and a mark.

@@ -2,12 +2,14 @@
 
 import io
 import time
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Collection, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TextIO, TypeVar, final
 
+from qkv.data.choices import LineKind
+from qkv.data.report import Report, collecting, say
 from qkv.errors import harmless
 from qkv.heartbeat import Heartbeat
 from qkv.system import standard_error
@@ -71,6 +73,33 @@ def note(text: str) -> None:
     """
     if _VERBOSITY.get().messages != "quiet":
         print(harmless(text), file=standard_error(), flush=True)
+
+
+def state(text: str) -> None:
+    """Say something about data: in its report, or at once if there is none."""
+    if collecting():
+        say(text)
+    else:
+        note(f"qkv: {text}")
+
+
+@contextmanager
+def reporting(skip: Collection[LineKind]) -> Iterator[None]:
+    """Report what is wrong or odd in the data that is read inside, and refuse it at the end.
+
+    Args:
+        skip: the kinds of lines to leave out.
+
+    Raises:
+        DataError: lines cannot be used, and are not left out; the error is about the first one.
+    """
+    with Report(skip) as report:
+        try:
+            yield
+        finally:
+            for line in str(report).splitlines():
+                note(f"qkv: {line}")
+        report.expect_usable()
 
 
 def progress() -> TextIO | None:

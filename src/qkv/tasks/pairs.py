@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qkv.data.corpus import Lines, Pair, read_pairs, read_tsv
-from qkv.data.exchanged import exchanged_message
+from qkv.data.exchanged import JUDGED, exchanged_message, find_exchanged
 from qkv.data.hints import text_messages
 from qkv.data.holdout import hold_out, seen_in_training, split
+from qkv.data.odd_lines import without_odd_lines
+from qkv.data.report import collecting, leaves_out, skips
 from qkv.data.word_table import WordTable
 from qkv.errors import ConfigError, brief, joined, setting
-from qkv.tasks.notes import note
+from qkv.tasks.notes import state
 from qkv.tasks.python_values import as_source, pair_line, text_line
 
 Line = Callable[[Any, str], str]
@@ -80,7 +82,7 @@ class PairSources(NamedTuple):
             hint = "Columns are those of one TSV file."
             raise ConfigError(self._name("data"), "one TSV file, whose columns are given", got, hint)
         if data is not None and source is None and target is None:
-            return _with_warnings(read_tsv(data, say=lambda text: note(f"qkv: {text}")), str(data), others)
+            return _with_warnings(read_tsv(data, say=lambda text: state(f"{text}")), str(data), others)
         if source is not None and target is not None and data is None:
             return _with_warnings(read_pairs(source, target), f"{source} and {target}", others)
         present = [name for name in ("source", "target", "data") if getattr(self, name) is not None]
@@ -103,17 +105,31 @@ def _with_warnings(pairs: list[Pair], name: str, others: Sequence[Pair]) -> list
     """Return the pairs, after reporting exchanged, odd and copied ones, and sides that never vary."""
     lines, sources, targets = (list(map(attrgetter(part), pairs)) for part in ("line", "source", "target"))
     for oddity in text_messages(lines, sources, targets):
-        note(f"qkv: {name}: {oddity}")
-    if (message := exchanged_message(pairs, others)) is not None:
-        note(f"qkv: {name}: {message}")
+        state(f"{name}: {oddity}")
     if len(pairs) > 1 and all(pair.source == pair.target for pair in pairs):
-        note(f"qkv: {name}: every target equals its source.")
+        state(f"{name}: every target equals its source.")
     for side in ("source", "target"):
         texts = {getattr(pair, side) for pair in pairs}
         if len(pairs) > 1 and len(texts) == 1:
             all_texts = f'all {len(pairs):,} {side}s are "{brief(*texts)}"'
-            note(f"qkv: {name}: {all_texts}: nothing can be learned from them.")
-    return pairs
+            state(f"{name}: {all_texts}: nothing can be learned from them.")
+    pairs = _in_order(pairs, name, others)
+    lines, sources, targets = (list(map(attrgetter(part), pairs)) for part in ("line", "source", "target"))
+    return without_odd_lines(name, pairs, lines, sources, targets, paired=True)
+
+
+def _in_order(pairs: list[Pair], name: str, others: Sequence[Pair]) -> list[Pair]:
+    """Report exchanged pairs, and return the pairs without those that are to be left out."""
+    if not collecting():
+        if (message := exchanged_message(pairs, others)) is not None:
+            state(f"{name}: {message}")
+        return pairs
+    exchanged, judged = find_exchanged(pairs, others, len(pairs) if skips("swapped") else JUDGED)
+    example = f'"{brief(exchanged[0].source)}" has the target "{brief(exchanged[0].target)}"' if exchanged else ""
+    example += f"; {judged:,} lines were judged" if judged < len(pairs) else ""
+    lines = [pair.line for pair in exchanged]
+    dropped = set(lines) if leaves_out("swapped", name, lines, example) else set()
+    return [pair for pair in pairs if pair.line not in dropped]
 
 
 class TrainingPairs(NamedTuple):
@@ -157,7 +173,7 @@ def read_training_pairs(
     valid = valid_sources.read(table, pairs)
     message = seen_in_training((pair.source for pair in pairs), [pair.source for pair in valid], names[1])
     if message is not None:
-        note(f"qkv: {message}")
+        state(f"{message}")
     return TrainingPairs(pairs, valid, sources.names, valid_sources.names)
 
 
@@ -196,5 +212,5 @@ def divided(
             # Pairs that a prepared corpus leaves out cannot be trained on.
             message += "" if when else f" Give validation {names[0]} to train on all of them."
     if message:
-        note(f"qkv: {message}")
+        state(f"{message}")
     return train, valid

@@ -13,7 +13,8 @@ from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, final
 
 from qkv.checkpoint.former_names import FORMER_NAMES
-from qkv.data.choices import Form, TokenizerKind
+from qkv.data.choices import Form, LineKind, TokenizerKind
+from qkv.data.report import KINDS
 from qkv.data.word_table import WordTable
 from qkv.errors import ConfigError, nearest, setting
 from qkv.nn.mechanism import ATTENTION
@@ -182,7 +183,16 @@ class PairData:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairFiles(PairData):
+class SkipSettings:
+    """What is left out of the data of a training."""
+
+    skip: Annotated[
+        Sequence[LineKind], Option(f"Kinds of lines to leave out, as qkv check reports them: {', '.join(KINDS)}")
+    ] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairFiles(SkipSettings, PairData):
     """Pairs of lines to train on and to validate on."""
 
     valid_source: Annotated[Texts | None, Option("Sources to validate on; held out if not given")] = None

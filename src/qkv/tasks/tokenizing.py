@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar, final
 
 from qkv.data.choices import TokenizerKind
+from qkv.data.normal_forms import normalize
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, on_command_line, setting, spelled
 from qkv.tasks.notes import note
@@ -42,6 +43,23 @@ def learn_tokenizer(settings: TokenizerSettings, texts: Iterable[str], kind: Tok
         )
     except ConfigError as error:
         raise error.about("vocabulary") if error.argument == "size" else error from None
+
+
+def exceeds(texts: Iterable[str], longest: int, settings: TokenizerSettings) -> bool:
+    """Return whether a text can have more tokens than so many: no tokenizer makes more of it than it has bytes.
+
+    Example:
+        >>> exceeds(["größer"], 8, TokenizerSettings()), exceeds(["größer"], 7, TokenizerSettings())
+        (False, True)
+    """
+    for text in texts:
+        if len(text) >= longest:
+            return True
+        if not text.isascii():
+            normal = normalize(settings.unicode, text)
+            if len((normal.lower() if settings.lowercase else normal).encode()) > longest:
+                return True
+    return False
 
 
 def with_known_tokens(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 from qkv.data import segments
-from qkv.data.choices import LABELED_SHARE
+from qkv.data.choices import LABELED_SHARE, LineKind
 from qkv.data.corpus import fingerprint
 from qkv.data.holdout import seen_in_training, split
 from qkv.data.labeled import Unit, labels_of, read_labeled
+from qkv.data.report import expect_some_left, refuse
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, Place, setting
-from qkv.tasks.notes import note
+from qkv.tasks.notes import reporting, state
 from qkv.tasks.python_values import as_source, pair_line
 from qkv.tasks.settings import Pairs, TokenizerSettings
-from qkv.tasks.tokenizing import Unknown, learn_tokenizer
+from qkv.tasks.tokenizing import Unknown, exceeds, learn_tokenizer
 
 Labeling = Literal["classify", "tag"]
 _SHORTEST_RUN, _LONGEST_RUN = 3, 6
@@ -96,6 +97,10 @@ class LabelFiles(Protocol):
     def longest(self) -> int:
         """Maximum tokens of a text."""
 
+    @property
+    def skip(self) -> Sequence[LineKind]:
+        """Kinds of lines to leave out."""
+
 
 ReadTexts = Callable[[Any, str], list[TextAndLabels]]
 """Reads labeled texts from a file or values, by the name of the argument."""
@@ -118,7 +123,7 @@ def read_texts(data: Pairs | None, name: str = "data") -> list[TextAndLabels]:
     if data is None:
         raise missing_data(name, "A file with label<TAB>text on each line.")
     source = as_source(data, name, pair_line)
-    return [TextAndLabels((item.text,), (item.label,), item.line) for item in read_labeled(source, say=report_on_data)]
+    return [TextAndLabels((item.text,), (item.label,), item.line) for item in read_labeled(source, say=state)]
 
 
 def missing_data(name: str, hint: str) -> ConfigError:
@@ -153,6 +158,42 @@ def read_for_training(
         DataError: a file is invalid, or has a label that training never saw; the message gives file and line.
         ConfigError: files are missing.
     """
+    with reporting(files.skip):
+        train, valid, labels, names = gather(read, files, seed, unit)
+        if tokenizer is None:
+            tokenizer = learn_tokenizer(tokenizer_settings, (word for text in train for word in text.words))
+        encoded = _encoded(train, tokenizer, labels, files.longest, names[0], wide)
+        encoded_valid = _encoded(valid, tokenizer, labels, files.longest, names[1], wide)
+        return LabeledText(
+            tokenizer,
+            labels,
+            [numbers for _, numbers in encoded],
+            [numbers for _, numbers in encoded_valid],
+            _digest([text for text, _ in encoded]),
+            _digest([text for text, _ in encoded_valid]),
+        )
+
+
+def inspect(
+    read: ReadTexts, files: LabelFiles, tokenizer_settings: TokenizerSettings, seed: int, unit: Unit = "texts"
+) -> None:
+    """Read the texts for a report, and tokenize only those that can be too long; arguments as for training."""
+    train, valid, labels, names = gather(read, files, seed, unit)
+    parts = [[text for text in part if _exceeds(text, files.longest, tokenizer_settings)] for part in (train, valid)]
+    if any(parts):
+        tokenizer = learn_tokenizer(tokenizer_settings, (word for text in train for word in text.words))
+        for part, name in zip(parts, names, strict=True):
+            _encoded(part, tokenizer, labels, files.longest, name, None)
+
+
+def _exceeds(text: TextAndLabels, longest: int, settings: TokenizerSettings) -> bool:
+    return exceeds([" ".join(text.words)], longest, settings)
+
+
+def gather(
+    read: ReadTexts, files: LabelFiles, seed: int, unit: Unit
+) -> tuple[list[TextAndLabels], list[TextAndLabels], tuple[str, ...], tuple[str, str]]:
+    """Read texts to train on and to validate on, with their labels and the names of the files; arguments as above."""
     train = read(files.data, "data")
     name = valid_name = _name(files.data, "data")
     if files.valid_data is not None:
@@ -169,19 +210,39 @@ def read_for_training(
             labels=lambda text: text.labels,
         )
     if message:
-        report_on_data(message)
+        state(message)
     labels = labels_of((label for text in train for label in text.labels), name, unit)
-    if tokenizer is None:
-        texts = (word for text in train for word in text.words)
-        tokenizer = learn_tokenizer(tokenizer_settings, texts)
-    return LabeledText(
-        tokenizer,
-        labels,
-        [numbered(text, tokenizer, labels, files.longest, name, wide) for text in train],
-        [numbered(text, tokenizer, labels, files.longest, valid_name, wide) for text in valid],
-        _digest(train),
-        _digest(valid),
-    )
+    return train, [text for text in valid if _is_known(text, labels, valid_name)], labels, (name, valid_name)
+
+
+def _encoded(
+    texts: Iterable[TextAndLabels],
+    tokenizer: Tokenizer,
+    labels: Sequence[str],
+    longest: int,
+    name: str,
+    wide: int | None,
+) -> list[tuple[TextAndLabels, EncodedText]]:
+    """Tokenize texts, and return those that are short enough."""
+    encoded = []
+    for text in texts:
+        try:
+            encoded.append((text, numbered(text, tokenizer, labels, longest, name, wide)))
+        except DataError as error:
+            refuse("long", error)
+    if not encoded:
+        expect_some_left()
+    return encoded
+
+
+def _is_known(text: TextAndLabels, labels: Sequence[str], name: str) -> bool:
+    """Refuse a text with a label that training never saw."""
+    try:
+        expect_known_labels(text, labels, name)
+    except DataError as error:
+        refuse("invalid", error)
+        return False
+    return True
 
 
 def numbered(
@@ -208,17 +269,22 @@ def numbered(
         >>> numbered(TextAndLabels(("fo", "o"), ("a", "b"), 3), tokenizer, ("a", "b"), 9, "f").begins
         (0, 2)
     """
-    for label in text.labels:
-        if label not in labels:
-            hint = "Training never saw it: add examples of it to " + setting("data") + ", or correct the label."
-            got = f'"{label}"'
-            raise DataError(Place(name, text.line), f"one of {_label_list(labels)}", got, hint)
+    expect_known_labels(text, labels, name)
     ids, begins = encode_words(text.words, tokenizer)
     if len(ids) > longest:
         hint = "Shorten or split it, or allow longer ones with " + setting("longest", len(ids)) + "."
         raise DataError(Place(name, text.line), f"at most {longest} tokens", f"{len(ids)}", hint)
     features = None if wide is None else features_of(text.words[0], tokenizer, wide)
     return EncodedText(ids, begins, tuple(labels.index(label) for label in text.labels), text.line, features)
+
+
+def expect_known_labels(text: TextAndLabels, labels: Sequence[str], name: str) -> None:
+    """Refuse a label that training never saw; arguments and errors as for `numbered`."""
+    for label in text.labels:
+        if label not in labels:
+            hint = f"Training never saw it: add examples of it to {setting('data')}, or correct the label."
+            got = f'"{label}"'
+            raise DataError(Place(name, text.line), f"one of {_label_list(labels)}", got, hint)
 
 
 def features_of(text: str, tokenizer: Tokenizer, wide: int | None) -> tuple[int, ...] | None:
@@ -291,11 +357,6 @@ def encode_words(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tuple[int,
 def _name(data: object, name: str) -> str:
     """Return what messages call data: the file, or the argument whose values they are."""
     return str(data) if isinstance(data, str | Path) else name
-
-
-def report_on_data(text: str) -> None:
-    """Say something about data on standard error."""
-    note(f"qkv: {text}")
 
 
 def _digest(texts: Sequence[TextAndLabels]) -> str:

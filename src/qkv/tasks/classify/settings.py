@@ -13,6 +13,7 @@ from qkv.tasks.settings import (
     DeviceSettings,
     Pairs,
     ShardAnswers,
+    SkipSettings,
     TaskSettings,
     TokenizerSettings,
 )
@@ -45,7 +46,7 @@ class ClassifyAnswers(ShardAnswers, DeviceSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifyFiles(ClassifyData):
+class ClassifyFiles(SkipSettings, ClassifyData):
     """Labeled texts to train on and to validate on."""
 
     valid_data: Annotated[Pairs | None, Option(f"The same for validation; {LABELED_HELD_OUT}")] = None

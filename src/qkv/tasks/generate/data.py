@@ -10,7 +10,7 @@ from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.tasks.corpora.prepared import open_for_training
 from qkv.tasks.corpora.text import PreparedText, TextCorpus, TextInMemory
 from qkv.tasks.generate.settings import GenerateFiles
-from qkv.tasks.notes import note
+from qkv.tasks.notes import reporting, state
 from qkv.tasks.settings import Texts, TokenizerSettings
 from qkv.tasks.tokenizing import Unknown, learn_tokenizer
 
@@ -53,19 +53,10 @@ def read_for_training(
         DataError: a file is invalid or too short.
         ConfigError: no file is given, or a prepared corpus beside one.
     """
-    if files.prepared is not None:
-        return _prepared(files, context, tokenizer)
-    if files.text is None:
-        hint = "Any plain text in UTF-8; .gz too."
-        raise ConfigError(setting("text"), "a file of plain text", "none", hint)
-    source = _as_source(files.text, "text")
-    text = read_text(source, say=lambda message: note(f"qkv: {message}"))
-    if files.valid_text is None:
-        train, valid = divide(text, files.holdout)
-    else:
-        train, valid = text, read_text(_as_source(files.valid_text, "valid_text"))
-        if valid in train:
-            note("qkv: the validation text is trained on too: figures of validation say little about others.")
+    with reporting(files.skip):
+        if files.prepared is not None:
+            return _prepared(files, context, tokenizer)
+        source, train, valid = gather(files)
     if tokenizer is None:
         tokenizer = learn_tokenizer(tokenizer_settings, [train])
     learned, validation = TextInMemory.of(train, tokenizer), TextInMemory.of(valid, tokenizer)
@@ -76,6 +67,26 @@ def read_for_training(
         total = f"{len(validation.ids):,} of {count:,}, the end of the text (" + setting("holdout") + ")"
     _expect_window(validation.tokens, context, Place(source if files.valid_text is None else files.valid_text), total)
     return TrainingText(tokenizer, learned, validation, {"train": fingerprint([train]), "valid": fingerprint([valid])})
+
+
+def gather(files: GenerateFiles) -> tuple[Path | Lines, str, str]:
+    """Read the text to train on and that to validate on, and return where the first is from; as for training."""
+    if files.text is None:
+        hint = "Any plain text in UTF-8; .gz too."
+        raise ConfigError(setting("text"), "a file of plain text", "none", hint)
+    source = _as_source(files.text, "text")
+    text = read_text(source, say=state)
+    if files.valid_text is not None:
+        valid = read_text(_as_source(files.valid_text, "valid_text"))
+        if valid in text:
+            state("the validation text is trained on too: figures of validation say little about others.")
+        return source, text, valid
+    train, valid = divide(text, files.holdout)
+    state(
+        f"held out to validate on: the last {len(valid):,} of {len(text):,} characters, a share of {files.holdout:g}: "
+        f"from within line {train.count(chr(10)) + 1:,} on"
+    )
+    return source, train, valid
 
 
 def _prepared(files: GenerateFiles, context: int, tokenizer: Tokenizer | None) -> TrainingText:

@@ -11,6 +11,7 @@ from qkv.tasks.settings import (
     AnswerSettings,
     DeviceSettings,
     EvaluationSettings,
+    SkipSettings,
     TaskSettings,
     Texts,
     TokenizerSettings,
@@ -63,7 +64,7 @@ class GenerateAnswers(AnswerSettings, DeviceSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerateFiles(GenerateText):
+class GenerateFiles(SkipSettings, GenerateText):
     """A text to train on, or a corpus, and what is held out."""
 
     prepared: Annotated[Path | None, Option("Or a corpus that qkv prepare wrote")] = None

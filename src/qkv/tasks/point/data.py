@@ -9,10 +9,11 @@ import numpy as np
 from torch import Tensor
 
 from qkv.data.choices import Elements
-from qkv.data.corpus import fingerprint
+from qkv.data.corpus import Pair, fingerprint
 from qkv.data.pointing import Pointed, coordinates_message, parse_pairs
+from qkv.data.report import expect_some_left, refuse
 from qkv.errors import DataError, Place, brief, setting
-from qkv.tasks.notes import note
+from qkv.tasks.notes import reporting, state
 from qkv.tasks.pairs import read_training_pairs
 from qkv.tasks.point.settings import PointFiles
 from qkv.tasks.python_values import pair_line, text_line
@@ -74,15 +75,21 @@ def read_lines(data: PointFiles, once: bool, seed: int) -> PointLines:
         DataError: a file is invalid; the message gives file and line.
         ConfigError: files are missing, or too many are given.
     """
+    with reporting(data.skip):
+        return gather(data, once, seed)
+
+
+def gather(data: PointFiles, once: bool, seed: int) -> PointLines:
+    """Read the lines, and collect what is wrong with them; arguments and errors as for `read_lines`."""
     pairs = read_training_pairs(data, seed, names=("lines", "inputs"), side=_line, pair=_pair)
     train, kind = parse_pairs(pairs.train, pairs.names, data.elements)
     if (message := coordinates_message(train)) is not None:
-        note(f"qkv: {pairs.names[0]}: {message}")
+        state(f"{pairs.names[0]}: {message}")
     width = len(train[0].elements[0]) if kind == "numbers" else None
     validation, _ = parse_pairs(pairs.valid, pairs.valid_names, kind, width)
-    for items, name in ((train, pairs.names[1]), (validation, pairs.valid_names[1])):
-        if once:
-            _expect_once(items, name)
+    if once:
+        train = _each_once(train, pairs.names[1])
+        validation = _each_once(validation, pairs.valid_names[1])
     vocabulary, features = None, width or 1
     if kind == "words":
         vocabulary = ElementVocabulary(_frequent(train, data.vocabulary))
@@ -94,8 +101,8 @@ def read_lines(data: PointFiles, once: bool, seed: int) -> PointLines:
         train,
         validation,
         max(len(item.target) for item in train),
-        fingerprint(pairs.train),
-        fingerprint(pairs.valid),
+        _digest(pairs.train, train),
+        _digest(pairs.valid, validation),
     )
 
 
@@ -124,14 +131,27 @@ def _pair(item: Any, where: str) -> str:
     return pair_line(item, where, _line)
 
 
-def _expect_once(items: Sequence[Pointed], name: str) -> None:
+def _digest(pairs: Sequence[Pair], items: Sequence[Pointed]) -> str:
+    lines = {item.line for item in items}
+    return fingerprint(pair for pair in pairs if pair.line in lines)
+
+
+def _each_once(items: Sequence[Pointed], name: str) -> list[Pointed]:
+    """Refuse targets that point at an element twice, and return the others."""
+    kept = []
     for item in items:
         if len(set(item.target)) < len(item.target):
             twice = next(index for index, count in Counter(item.target).items() if count > 1)
             hint = "If elements may be pointed at again, say so with " + setting("repeats") + "."
             if item.target.count(twice) == 2 and item.target[0] == item.target[-1] == twice:
                 hint += " Omit the last position if it only closes a path."
-            raise DataError(Place(name, item.line), "each position at most once", f"{twice} twice", hint)
+            error = DataError(Place(name, item.line), "each position at most once", f"{twice} twice", hint)
+            refuse("invalid", error)
+        else:
+            kept.append(item)
+    if not kept:
+        expect_some_left()
+    return kept
 
 
 def _frequent(items: Sequence[Pointed], size: int) -> list[str]:

@@ -14,6 +14,7 @@ from qkv.tasks.settings import (
     DeviceSettings,
     LineAnswers,
     LoopOptions,
+    SkipSettings,
     TaskSettings,
 )
 from qkv.training_settings import Settings as Training
@@ -58,7 +59,7 @@ class PointAnswers(LineAnswers, DeviceSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PointFiles(PointData):
+class PointFiles(SkipSettings, PointData):
     """Lines to train on and to validate on."""
 
     valid_source: Annotated[Lists | None, Option("Elements to validate on; held out if not given")] = None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast, final
 
 from qkv.checkpoint.manifest import StoredFile
-from qkv.data.corpus import LONGEST_LINE, open_text, refuse_long, refuse_unequal
+from qkv.data.corpus import LONGEST_LINE, open_text, refuse_unequal, too_long
 from qkv.errors import ConfigError, DataError, Place
 
 LONGEST_JSON = 16 * LONGEST_LINE
@@ -153,7 +153,7 @@ def _lines_of(stream: BinaryIO, size: int, file: Path, first: int) -> bytes:
     if body and not body.endswith(b"\n"):
         line_end = stream.readline(limit)
         if len(line_end) == limit and not line_end.endswith(b"\n"):
-            refuse_long(Place(file, first + body.count(b"\n")), longest_line(str(file)))
+            raise too_long(Place(file, first + body.count(b"\n")), longest_line(str(file)))
         body += line_end
     return body
 
@@ -164,7 +164,7 @@ def _read_lines(stream: BinaryIO, count: int, source: Path, file: Path, first: i
     for number in islice(range(first, first + count), count):
         line = stream.readline(limit)
         if len(line) == limit and not line.endswith(b"\n"):
-            refuse_long(Place(file, number), longest_line(str(file)))
+            raise too_long(Place(file, number), longest_line(str(file)))
         if not line:
             break
         lines.append(line)

@@ -15,11 +15,11 @@ from qkv.checkpoint.json_values import JsonValue, decode_mapping, encode
 from qkv.checkpoint.manifest import StoredFile
 from qkv.data.corpus import (
     Pair,
+    empty_side,
     expect_no_header,
     iterate_lines,
     names_columns,
     parse_pair,
-    refuse_empty_side,
     stream_lines,
 )
 from qkv.data.tokenizer import Tokenizer
@@ -232,7 +232,7 @@ def _single_file_pairs(block: LineBlock, files: PrepareFiles) -> Iterator[tuple[
 def _parallel(block: LineBlock) -> Iterator[tuple[Pair, Place]]:
     for number, ((source, where), (target, _)) in enumerate(zip(lines_of(block, 0), lines_of(block, 1), strict=True)):
         if not source.strip() or not target.strip():
-            refuse_empty_side(Path(block.files[0]), Path(block.files[1]), block.first + number, source, target)
+            raise empty_side(Path(block.files[0]), Path(block.files[1]), block.first + number, source, target)
         yield Pair(source, target, block.line + number), where
 
 

@@ -9,9 +9,10 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from qkv.data.report import leaves_out
 from qkv.data.table import Columns, FieldTable, read_table
 from qkv.errors import ConfigError, DataError, Place, brief, quantity, setting
-from qkv.tasks.notes import note
+from qkv.tasks.notes import reporting, state
 from qkv.tasks.regress.settings import RegressFiles
 
 _MANY = 20
@@ -27,6 +28,12 @@ def read_columns(data: RegressFiles) -> Columns:
         ConfigError: the file or a column is not given, or does not exist.
         DataError: a field is not a number; the message gives file and line.
     """
+    with reporting(data.skip):
+        return gather(data)
+
+
+def gather(data: RegressFiles) -> Columns:
+    """Read the columns, and collect what is wrong with them; errors as for `read_columns`."""
     if data.data is None:
         raise ConfigError(setting("data"), setting("data", "FILE"), "none", "A CSV file, or one with tabs.")
     if isinstance(data.data, str | Path):
@@ -41,24 +48,23 @@ def read_columns(data: RegressFiles) -> Columns:
     numbers = table.numbers(columns, decimal=data.decimal, missing=data.missing)
     if numbers.skipped:
         total = numbers.skipped + len(numbers.rows)
-        note(f"qkv: {table.name}: {numbers.skipped:,} of {total:,} rows lack a number and are skipped.")
+        state(f"{table.name}: {numbers.skipped:,} of {total:,} rows lack a number and are skipped.")
     _report_odd_columns(numbers, table.name)
-    _report_copies(numbers, table.name)
-    return numbers
+    return _without_copies(numbers, table.name)
 
 
 def _report_odd_columns(columns: Columns, name: str) -> None:
     """Say which columns are constant, or have numbers that are likely to stand for missing ones."""
     for column, numbers in zip(columns.names, zip(*columns.rows, strict=True), strict=True):
-        label = f'qkv: {name}: column "{brief(column)}"'
+        label = f'{name}: column "{brief(column)}"'
         ordered = sorted(set(numbers))
         width = ordered[-1] - ordered[0]
         if len(ordered) == 1 and len(numbers) > 1:
-            note(f"{label} is {ordered[0]:g} in each of {len(numbers):,} rows: nothing can be learned from it.")
+            state(f"{label} is {ordered[0]:g} in each of {len(numbers):,} rows: nothing can be learned from it.")
         elif width and not width * width:
-            note(f"{label} varies by {width:g} at most, and the square of that is 0: choose another unit.")
+            state(f"{label} varies by {width:g} at most, and the square of that is 0: choose another unit.")
         elif all(map(_is_date, ordered)):
-            note(
+            state(
                 f"{label} seems to hold dates, year, month and day in one number: the last day of a month would be far "
                 "from the first day of the next. Write days since a date."
             )
@@ -69,7 +75,7 @@ def _report_odd_columns(columns: Columns, name: str) -> None:
             )
             if far and _CODE.fullmatch(f"{code:g}"):
                 count = numbers.count(code)
-                note(
+                state(
                     f"{label} is {code:g} in {quantity(count, 'row')}, far from all others: if that stands for a "
                     "missing number, delete it."
                 )
@@ -86,14 +92,23 @@ def _is_date(number: float) -> bool:
     return True
 
 
-def _report_copies(columns: Columns, name: str) -> None:
-    rows, copies = len(columns.rows), len(columns.rows) - len(set(columns.rows))
+def _without_copies(columns: Columns, name: str) -> Columns:
+    """Report rows that repeat an earlier one, and leave them out if asked."""
+    first: dict[tuple[float, ...], int] = {}
+    for row, line in zip(columns.rows, columns.lines, strict=True):
+        first.setdefault(row, line)
+    own = set(first.values())
+    copied = [line for line in columns.lines if line not in own]
+    rows, copies = len(columns.rows), len(copied)
+    if leaves_out("duplicates", name, copied):
+        return replace(columns, rows=tuple(first), lines=tuple(first.values()))
     if copies * _MANY > rows:
-        note(
-            f"qkv: {name}: {copies:,} of {rows:,} rows repeat an earlier one exactly, and leave-one-out predicts a row "
+        state(
+            f"{name}: {copies:,} of {rows:,} rows repeat an earlier one exactly, and leave-one-out predicts a row "
             "from its copies: delete them unless they are measurements of their own, or bandwidth and error come out "
             "too small."
         )
+    return columns
 
 
 def _expect_names(data: RegressFiles) -> None:
@@ -133,5 +148,5 @@ def _as_table(data: RegressFiles, rows: Sequence[tuple[Any, ...]]) -> tuple[Regr
             raise DataError(Place("data", number), expected, repr(row)[:80], "For example (1.5, 20.0).")
     fields = tuple((number, tuple(map(_digits, row))) for number, row in enumerate(rows, start=1))
     if len(rows) < len(names):
-        note(f"qkv: data: {len(rows)} rows of {len(names)} numbers: if these are the columns, give zip(*data).")
+        state(f"data: {len(rows)} rows of {len(names)} numbers: if these are the columns, give zip(*data).")
     return replace(data, x=x, y=names[-1], decimal="point"), FieldTable("data", names, fields, header=True)

@@ -9,7 +9,7 @@ from qkv.data.choices import Decimal, Missing
 from qkv.errors import ConfigError, setting
 from qkv.scores.catalog import KERNELS, SCORES
 from qkv.settings import Option, check
-from qkv.tasks.settings import AnswersEvaluation, LineAnswers, RunOptions, TaskSettings
+from qkv.tasks.settings import AnswersEvaluation, LineAnswers, RunOptions, SkipSettings, TaskSettings
 
 if TYPE_CHECKING:
     Kernel = str
@@ -69,7 +69,7 @@ class RegressAnswers(LineAnswers):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegressFiles(RegressData):
+class RegressFiles(SkipSettings, RegressData):
     """A table to fit, and its columns."""
 
     x: Annotated[Sequence[str], Option("Input columns: --x age,income or --x age --x income")] = ()

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from qkv.data.hints import damage_messages
 from qkv.data.normal_forms import normalize
-from qkv.data.tagged import Tagged, read_tagged, report_odd_spans
+from qkv.data.tagged import Tagged, read_tagged, report_odd_spans, report_sentences
 from qkv.errors import DataError, Place
-from qkv.tasks.classify.data import TextAndLabels, missing_data, report_on_data
+from qkv.tasks.classify.data import TextAndLabels, missing_data
+from qkv.tasks.notes import state
 from qkv.tasks.python_values import pair_line
 from qkv.tasks.tag.settings import Sentences
 
@@ -29,14 +30,15 @@ def read_texts(data: Sentences | None, name: str = "data") -> list[TextAndLabels
     if data is None:
         raise missing_data(name, "A file of words in columns.")
     if isinstance(data, str | Path):
-        texts = read_tagged(Path(data), say=report_on_data)
+        texts = read_tagged(Path(data), say=state)
     else:
         texts = [_sentence(item, name, number) for number, item in enumerate(data, start=1)]
         if not texts:
             raise DataError(name, "at least one item", "none", "Was an iterator already read?")
-        report_odd_spans(texts, name, report_on_data)
+        report_odd_spans(texts, name, state)
         for message in damage_messages((item.line, word) for item in texts for word in item.words):
-            report_on_data(f"{name}: {message}")
+            state(f"{name}: {message}")
+        texts = report_sentences(texts, name)
     return [TextAndLabels(item.words, item.tags, item.line) for item in texts]
 
 

@@ -9,7 +9,14 @@ from qkv.data.choices import LABELED_HELD_OUT
 from qkv.models.configs.reader import ReaderConfig
 from qkv.settings import Option
 from qkv.tasks.classify.settings import LOOP
-from qkv.tasks.settings import AnswersEvaluation, DeviceSettings, ShardAnswers, TaskSettings, TokenizerSettings
+from qkv.tasks.settings import (
+    AnswersEvaluation,
+    DeviceSettings,
+    ShardAnswers,
+    SkipSettings,
+    TaskSettings,
+    TokenizerSettings,
+)
 from qkv.training_settings import Settings as Training
 
 Sentences = Path | str | Iterable[Iterable[tuple[str, str]]]
@@ -40,7 +47,7 @@ class TagAnswers(ShardAnswers, DeviceSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TagFiles(TagData):
+class TagFiles(SkipSettings, TagData):
     """Labeled sentences to train on and to validate on."""
 
     valid_data: Annotated[Sentences | None, Option(f"The same for validation; {LABELED_HELD_OUT}")] = None

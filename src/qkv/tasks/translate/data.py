@@ -6,14 +6,16 @@ from typing import NamedTuple
 from qkv.data.batches import Example
 from qkv.data.corpus import Pair, fingerprint
 from qkv.data.open_vocabulary import encode_pair
+from qkv.data.report import expect_some_left, refuse
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.word_table import WordTable
 from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.tasks.corpora.manifest import VALID_PAIRS
 from qkv.tasks.corpora.pairs import PairCorpus, PairsInMemory, PreparedPairs
 from qkv.tasks.corpora.prepared import held_out_pairs, open_for_training
+from qkv.tasks.notes import reporting
 from qkv.tasks.pairs import PairSources, read_training_pairs
-from qkv.tasks.tokenizing import Unknown, learn_tokenizer
+from qkv.tasks.tokenizing import Unknown, exceeds, learn_tokenizer
 from qkv.tasks.translate.limits import LengthLimit
 from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
 
@@ -75,14 +77,31 @@ def read_training(
         DataError: a file is invalid; the message gives file and line.
         ConfigError: files are missing, or too many are given.
     """
+    with reporting(files.skip):
+        if files.prepared is not None:
+            return _prepared(files, tokenizer, copies)
+        pairs = read_training_pairs(files, seed, table=files.table, count=files.holdout)
+        if tokenizer is None:
+            tokenizer = learn_tokenizers(pairs.train, tokenizer_settings)
+        train, examples = _examples(pairs.train, tokenizer, files.longest, pairs.names, copies)
+        valid, valid_examples = _examples(pairs.valid, tokenizer, files.longest, pairs.valid_names, copies)
+        return Parallel(tokenizer, examples, valid, valid_examples, fingerprint(train), files.table)
+
+
+def inspect(files: TranslateFiles, tokenizer_settings: TranslateTokenizer, seed: int) -> None:
+    """Read the pairs for a report, and tokenize only those that can be too long; arguments as for `read_training`."""
     if files.prepared is not None:
-        return _prepared(files, tokenizer, copies)
+        _prepared(files, None, copies=False)
+        return
     pairs = read_training_pairs(files, seed, table=files.table, count=files.holdout)
-    if tokenizer is None:
+    parts = [
+        ([pair for pair in part if exceeds([pair.source, pair.target], files.longest, tokenizer_settings)], names)
+        for part, names in ((pairs.train, pairs.names), (pairs.valid, pairs.valid_names))
+    ]
+    if any(part for part, _ in parts):
         tokenizer = learn_tokenizers(pairs.train, tokenizer_settings)
-    examples = _examples(pairs.train, tokenizer, files.longest, pairs.names, copies)
-    valid_examples = _examples(pairs.valid, tokenizer, files.longest, pairs.valid_names, copies)
-    return Parallel(tokenizer, examples, pairs.valid, valid_examples, fingerprint(pairs.train), files.table)
+        for part, names in parts:
+            _examples(part, tokenizer, files.longest, names, copies=False)
 
 
 def _prepared(files: TranslateFiles, tokenizer: Tokenizer | None, copies: bool) -> Parallel:
@@ -101,7 +120,7 @@ def _prepared(files: TranslateFiles, tokenizer: Tokenizer | None, copies: bool) 
     sources = PairSources.of(files, "valid_")
     valid = held_out_pairs(corpus.folder) if sources is None else sources.read()
     names = (str(corpus.folder / VALID_PAIRS),) * 2 if sources is None else sources.names
-    examples = _examples(valid, corpus.tokenizer, files.longest, names, copies=False)
+    valid, examples = _examples(valid, corpus.tokenizer, files.longest, names, copies=False)
     return Parallel(corpus.tokenizer, train, valid, examples, corpus.manifest.digest)
 
 
@@ -127,13 +146,19 @@ def learn_tokenizers(pairs: Sequence[Pair], settings: TranslateTokenizer) -> Tok
 
 def _examples(
     pairs: Sequence[Pair], tokenizer: Tokenizer, longest: int, names: tuple[str, str], copies: bool
-) -> PairsInMemory:
-    examples = []
+) -> tuple[list[Pair], PairsInMemory]:
+    """Tokenize pairs, and return those that are short enough."""
+    examples, kept = [], []
     for pair in pairs:
         source, target = encode_pair(pair.source, pair.target, tokenizer, copies=copies)
         for ids, name in zip((source, target), names, strict=True):
             if len(ids) > longest:
                 hint = "Shorten or remove the line, or allow longer ones with " + setting("longest", len(ids)) + "."
-                raise DataError(Place(name, pair.line), f"at most {longest} tokens", f"{len(ids)}", hint)
-        examples.append(Example(source, target, pair.line))
-    return PairsInMemory(examples, tokenizer)
+                refuse("long", DataError(Place(name, pair.line), f"at most {longest} tokens", f"{len(ids)}", hint))
+                break
+        else:
+            examples.append(Example(source, target, pair.line))
+            kept.append(pair)
+    if not kept:
+        expect_some_left()
+    return kept, PairsInMemory(examples, tokenizer)

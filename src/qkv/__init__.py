@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from qkv.introspect.lazy_map import attention_map
     from qkv.normalizers.row_state import RowState, merge
     from qkv.recording import effects, patch, record
+    from qkv.tasks.check import check
     from qkv.tasks.compare.call import compare
     from qkv.tasks.load import load
     from qkv.tasks.prepare.preparing import prepare
@@ -36,6 +37,7 @@ __all__ = [
     "attention_with_state",
     "attention_with_weights",
     "biases",
+    "check",
     "compare",
     "distributed",
     "effects",
@@ -66,6 +68,7 @@ __getattr__ = lazy(
         "attention_with_state": "qkv.functional",
         "attention_with_weights": "qkv.functional",
         "biases": "qkv.biases",
+        "check": "qkv.tasks.check",
         "compare": "qkv.tasks.compare.call",
         "distributed": "qkv.distributed",
         "effects": "qkv.recording",

@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 from qkv._version import VERSION
 from qkv.cli.align import align
 from qkv.cli.answer import command_of as answering
+from qkv.cli.check import command_of as checking
 from qkv.cli.compare import command_of as comparing
 from qkv.cli.demo import demo
 from qkv.cli.evaluate import ANY_FLAGS, EvaluateCommand, evaluate
@@ -85,31 +86,20 @@ app = typer.Typer(
 )
 
 
-class TrainGroup(TyperGroup):
-    """The group `qkv train`."""
+def _add_group(name: str, help: str, make: Callable[[str], Any]) -> None:
+    """Add a group with a command for each task that is trained."""
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.commands = MadeCommands(_trained, training)  # type: ignore[assignment]  # it is only read
+    class TaskGroup(TyperGroup):
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(**settings)
+            self.commands = MadeCommands(_trained, make)  # type: ignore[assignment]  # it is only read
 
-
-class CompareGroup(TyperGroup):
-    """The group `qkv compare`."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.commands = MadeCommands(_trained, comparing)  # type: ignore[assignment]  # it is only read
+    app.add_typer(typer.Typer(name=name, cls=TaskGroup, no_args_is_help=True, help=help), rich_help_panel=TRAIN)
 
 
-compare = typer.Typer(
-    name="compare", cls=CompareGroup, no_args_is_help=True, help="Train combinations of settings and rank them."
-)
-train = typer.Typer(
-    name="train", cls=TrainGroup, no_args_is_help=True, help="Train a model from text files; again to resume."
-)
-
-app.add_typer(train, rich_help_panel=TRAIN)
-app.add_typer(compare, rich_help_panel=TRAIN)
+_add_group("train", "Train a model from text files; again to resume.", training)
+_add_group("check", "Report what is wrong or odd in the data of a training.", checking)
+_add_group("compare", "Train combinations of settings and rank them.", comparing)
 app.command("prepare", cls=CommandOfPaths, rich_help_panel=TRAIN)(prepare_command)
 app.command(cls=CommandOfPaths, rich_help_panel=TRAIN)(runs)
 app.command(cls=CommandOfPaths, rich_help_panel=TRAIN)(demo)

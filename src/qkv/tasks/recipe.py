@@ -72,6 +72,7 @@ class Recipe(Generic[F, C, D, M]):
         completed: fill in settings that follow from what was read.
         published: the configuration of models of other libraries, if a training can continue from one.
         runs: the settings and the folder of each run of a training; one, unless an ensemble is trained.
+        inspect: reads the files for a report alone, without what only a training needs; None to use `read`.
         draw: draws a run that is complete into a file, if `settings.options` has a picture.
 
     Example: see docs/how_to/extend.md, "A task".
@@ -92,6 +93,7 @@ class Recipe(Generic[F, C, D, M]):
     runs: Callable[[RecipeSettings[F, C], Path], Iterable[tuple[RecipeSettings[F, C], Path]]] = (
         lambda settings, folder: [(settings, folder)]
     )
+    inspect: Callable[[RecipeSettings[F, C]], None] | None = None
     draw: Callable[[Path, Path], None] = lambda run, picture: None
 
     @property

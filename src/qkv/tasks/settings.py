@@ -332,6 +332,17 @@ class TaskSettings:
         """The settings by dotted name."""
         return {self.dotted(name): name for name in self.table_of}
 
+    @property
+    def names_of_data(self) -> list[str]:
+        """The settings that determine what is read: those of data and tokenizer, and the seed of what is held out.
+
+        Example:
+            >>> from qkv.training_settings import Settings
+            >>> TaskSettings("sort", "", {"data": PairData, "training": Settings}).names_of_data
+            ['source', 'target', 'data', 'seed']
+        """
+        return [name for name, table in self.table_of.items() if table in ("data", "tokenizer") or name == "seed"]
+
     def help_of(self, name: str) -> str:
         """Describe a setting with this task's default."""
         table = self.table_of[name]

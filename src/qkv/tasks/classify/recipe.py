@@ -6,7 +6,7 @@ from qkv.data.labeled import Unit
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, quantity, setting
 from qkv.models.configs.reader import ClassifierConfig, ReaderConfig
-from qkv.tasks.classify.data import LabeledText, LabelFiles, ReadTexts, read_for_training, read_texts
+from qkv.tasks.classify.data import LabeledText, LabelFiles, ReadTexts, inspect, read_for_training, read_texts
 from qkv.tasks.classify.model import build_model
 from qkv.tasks.classify.objective import LabelTask, ReaderModel
 from qkv.tasks.classify.settings import CLASSIFY
@@ -35,7 +35,10 @@ def label_recipe(settings: TaskSettings, read_texts: ReadTexts, unit: Unit) -> L
     def create(config: ReaderConfig, text: LabeledText) -> ReaderModel:
         return build_model(config, text.tokenizer.size, len(text.labels), text.tokenizer.unk)
 
-    return Recipe(settings, read, create, _job, _identity, _summary, adapt=_expect_labels)
+    def inspect_texts(settings: LabelSettings) -> None:
+        inspect(read_texts, settings.data, settings.tokenizer, settings.training.seed, unit)
+
+    return Recipe(settings, read, create, _job, _identity, _summary, adapt=_expect_labels, inspect=inspect_texts)
 
 
 def _job(model: ReaderModel, text: LabeledText, settings: LabelSettings) -> LabelTask:

@@ -69,6 +69,14 @@ def read_for_training(
     return TrainingText(tokenizer, learned, validation, {"train": fingerprint([train]), "valid": fingerprint([valid])})
 
 
+def inspect(files: GenerateFiles) -> None:
+    """Read the text for a report; arguments and errors as for `read_for_training`."""
+    if files.prepared is not None:
+        open_for_training(files.prepared, "text", None)
+    else:
+        gather(files)
+
+
 def gather(files: GenerateFiles) -> tuple[Path | Lines, str, str]:
     """Read the text to train on and that to validate on, and return where the first is from; as for training."""
     if files.text is None:

@@ -7,7 +7,7 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.errors import quantity
 from qkv.hub.families.load import described
 from qkv.hub.published import PublishedConfig
-from qkv.tasks.generate.data import TrainingText, read_for_training
+from qkv.tasks.generate.data import TrainingText, inspect, read_for_training
 from qkv.tasks.generate.model import Config, build_model
 from qkv.tasks.generate.objective import LanguageTask
 from qkv.tasks.generate.scoring import TextModel
@@ -23,6 +23,10 @@ def _read(settings: LanguageSettings, tokenizer: Tokenizer | None) -> TrainingTe
     context = settings.model.context
     assert context is not None
     return read_for_training(settings.data, settings.tokenizer, context, tokenizer)
+
+
+def _inspect(settings: LanguageSettings) -> None:
+    inspect(settings.data)
 
 
 def _build(config: Config, text: TrainingText) -> TextModel:
@@ -59,4 +63,5 @@ RECIPE: Recipe[GenerateFiles, Config, TrainingText, TextModel] = Recipe(
     _summary,
     defaults_of=_defaults_of,
     published=PublishedConfig,
+    inspect=_inspect,
 )

@@ -11,7 +11,7 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
 from qkv.tasks.recipe import Recipe, RecipeSettings
-from qkv.tasks.regress.data import read_columns
+from qkv.tasks.regress.data import gather, read_columns
 from qkv.tasks.regress.model import estimator_class, fit, judge_regression
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.regress.settings import REGRESS, RegressFiles, RegressModel
@@ -21,6 +21,10 @@ RegressionSettings = RecipeSettings[RegressFiles, RegressModel]
 
 def _read(settings: RegressionSettings, _: Tokenizer | None) -> Columns:
     return read_columns(settings.data)
+
+
+def _inspect(settings: RegressionSettings) -> None:
+    gather(settings.data)
 
 
 def _build(model: RegressModel, columns: Columns) -> KernelSmoother:
@@ -64,4 +68,5 @@ RECIPE: Recipe[RegressFiles, RegressModel, Columns, KernelSmoother] = Recipe(
     _summary,
     judge=_judge,
     draw=_draw,
+    inspect=_inspect,
 )

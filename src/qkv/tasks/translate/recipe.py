@@ -16,7 +16,7 @@ from qkv.settings import as_dict
 from qkv.tasks.members import write_members
 from qkv.tasks.notes import note
 from qkv.tasks.recipe import Recipe, RecipeSettings
-from qkv.tasks.translate.data import Parallel, read_training
+from qkv.tasks.translate.data import Parallel, inspect, read_training
 from qkv.tasks.translate.limits import STORED
 from qkv.tasks.translate.model import (
     TranslationConfig,
@@ -65,6 +65,11 @@ def _read(settings: TranslationSettings, tokenizer: Tokenizer | None) -> Paralle
     assert isinstance(settings.tokenizer, TranslateTokenizer)
     text = read_training(settings.data, settings.tokenizer, member.split, tokenizer, copies=copies)
     return text.right_to_left() if member.direction == "back" else text
+
+
+def _inspect(settings: TranslationSettings) -> None:
+    assert isinstance(settings.tokenizer, TranslateTokenizer)
+    inspect(settings.data, settings.tokenizer, settings.training.seed)
 
 
 def _build(config: TranslationConfig, text: Parallel) -> TranslationModel:
@@ -179,5 +184,6 @@ RECIPE: Recipe[TranslateFiles, TranslationConfig, Parallel, TranslationModel] = 
     completed=_monitored,
     published=PublishedConfig,
     runs=_runs,
+    inspect=_inspect,
 )
 """Training one translator or an ensemble, by the settings."""

@@ -371,14 +371,18 @@ def iterate_lines(
     number = first - 1
     while raw := stream.readline(most_bytes):
         number += 1
+        body = raw.removesuffix(b"\n").removesuffix(b"\r").removeprefix(_BOM)
+        text = _decoded(body) if len(raw) < most_bytes and number > 1 else None
+        if text is not None and len(text) <= longest and "\0" not in text and (blank or text.strip()):
+            yield text
+            continue
         where = Place(name, number)
         if number == 1 and (problem := no_text(raw, name)) is not None:
             raise DataError(where, "text", *problem)
         try:
             if len(raw) == most_bytes and not raw.endswith(b"\n"):
                 raise too_long(where, longest)
-            body = raw.removesuffix(b"\n").removesuffix(b"\r")
-            text = decode(body.removeprefix(_BOM), where, first=number == 1)
+            text = decode(body, where, first=number == 1)
             _expect_line(text, where, longest, blank=blank)
         except DataError as error:
             refuse("encoding", error)
@@ -453,6 +457,13 @@ def too_long(where: str, longest: int) -> DataError:
     """Return the error about a line that is too long."""
     hint = "Split the line."
     return DataError(where, f"at most {longest:,} characters in a line", "a longer line", hint)
+
+
+def _decoded(body: bytes) -> str | None:
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def decode(body: bytes, where: str, *, first: bool) -> str:

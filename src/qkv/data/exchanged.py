@@ -215,11 +215,14 @@ def _split(pairs: list[Pair], features: Callable[[str], frozenset[str]]) -> tupl
 
 def _is_meant(usual: Sequence[Pair], exchanged: Sequence[Pair], pairs: Sequence[Pair]) -> bool:
     """Whether the data is for both directions: a mark in the source tells which, or each pair occurs in both."""
-    counts = Counter((pair.source, pair.target) for pair in pairs)
+    both = {text for pair in exchanged for text in (pair.source, pair.target)}
+    counts = Counter((pair.source, pair.target) for pair in pairs if pair.source in both and pair.target in both)
     mirrored = sum(counts[pair.source, pair.target] == counts[pair.target, pair.source] for pair in exchanged)
-    exchanged_words, usual_words = (
-        Counter(word for pair in side for word in set(pair.source.split())) for side in (exchanged, usual)
-    )
-    targets = set[str]().union(*(pair.target.split() for pair in pairs))
-    marks = [word for word in exchanged_words if word not in usual_words and word not in targets]
-    return max([mirrored, *(exchanged_words[word] for word in marks)]) >= _MARKED * len(exchanged)
+    most = _MARKED * len(exchanged)
+    words = Counter(word for pair in exchanged for word in set(pair.source.split()))
+    marks = {word for word, count in words.items() if count >= most}
+    for pair in usual if marks else ():
+        marks.difference_update(pair.source.split())
+    for pair in pairs if marks else ():
+        marks.difference_update(pair.target.split())
+    return mirrored >= most or bool(marks)

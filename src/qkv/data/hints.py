@@ -354,7 +354,11 @@ def _column_messages(lines: Sequence[int], texts: Sequence[str]) -> Iterator[tup
             "translations count joined words.",
         )
     everywhere = len(filled) > 1 and all(map(_is_quoted, filled))
-    quoted = [line for line, text in zip(lines, texts, strict=True) if _is_quoted(text, doubled=not everywhere)]
+    quoted = [
+        line
+        for line, text in zip(lines, texts, strict=True)
+        if '"' in text and _is_quoted(text, doubled=not everywhere)
+    ]
     if quoted:
         where = f"line {quoted[0]:,}" + (f" and in {len(quoted) - 1:,} more" if quoted[1:] else "")
         yield (
@@ -408,7 +412,7 @@ def repaired(text: str) -> str | None:
         >>> repaired("grÃ¶ÃŸer"), repaired("größer"), repaired("larger")
         ('größer', None, None)
     """
-    if text.isascii() or _LEAD.search(text) is None:
+    if _LEAD.search(text) is None:
         return None
     try:
         return text.translate(_BYTES).encode("latin-1").decode("utf-8")
@@ -433,6 +437,8 @@ def damage_messages(texts: Iterable[tuple[int, str]]) -> Iterator[str]:
     """
     lost, misread = set[int](), dict[int, tuple[str, str]]()
     for line, text in texts:
+        if text.isascii():
+            continue
         if _REPLACEMENT in text:
             lost.add(line)
         elif (original := repaired(text)) is not None:

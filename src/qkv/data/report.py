@@ -16,12 +16,12 @@ from qkv.errors import DataError, quantity, setting
 Outcome = Literal["refused", "left out", "kept"]
 KINDS: Mapping[LineKind, str] = MappingProxyType(
     {
-        "encoding": "that are no text in UTF-8",
+        "encoding": "not in UTF-8, with a NUL, or endless",
         "columns": "with other columns than expected",
         "empty": "without text where some belongs",
         "invalid": "that cannot be read",
         "swapped": "whose columns seem exchanged",
-        "long": "that are too long",
+        "long": "of too many tokens",
         "duplicates": "equal to an earlier one",
         "identical": "with the same text on both sides",
         "ratio": "with one side far longer than usual for the other",
@@ -42,7 +42,7 @@ class Finding(NamedTuple):
         file: the file, or the argument whose values they are.
         kind: one of `KINDS`.
         outcome: what happens to them in a training.
-        count: how many there are.
+        number: how many there are.
         lines: the numbers of the first of them, from 1.
         example: what the first one holds, or what is wrong with it.
     """
@@ -50,16 +50,16 @@ class Finding(NamedTuple):
     file: str
     kind: LineKind
     outcome: Outcome
-    count: int
+    number: int
     lines: tuple[int, ...]
     example: str
 
     def __str__(self) -> str:
         outcome = "" if self.outcome == "kept" else f", {self.outcome}"
-        more = ", …" if self.count > len(self.lines) else ""
+        more = ", …" if self.number > len(self.lines) else ""
         example = f": {self.example}" if self.example else ""
         return (
-            f"{self.file}: {self.kind}: {quantity(self.count, 'line')} {KINDS[self.kind]}{outcome}: "
+            f"{self.file}: {self.kind}: {quantity(self.number, 'line')} {KINDS[self.kind]}{outcome}: "
             f"{', '.join(f'{line:,}' for line in self.lines)}{more}{example}"
         )
 
@@ -115,7 +115,7 @@ class Report:
         before = self._found.get((file, kind), Finding(file, kind, outcome, 0, (), example))
         numbers = list(lines)
         shown = (*before.lines, *numbers[: SHOWN - len(before.lines)])
-        self._found[file, kind] = before._replace(count=before.count + len(numbers), lines=shown)
+        self._found[file, kind] = before._replace(number=before.number + len(numbers), lines=shown)
 
     def expect_usable(self) -> None:
         """Raise the error about the first line that cannot be used, if there is one; it proposes what to leave out.
@@ -126,7 +126,7 @@ class Report:
         error = self.refused
         if error is None:
             return
-        more = sum(finding.count for finding in self.findings if finding.outcome == "refused") - 1
+        more = sum(finding.number for finding in self.findings if finding.outcome == "refused") - 1
         if more < 0 or (error.file or error.argument, error.line) not in self._bad:
             raise error  # about a file as a whole
         hint = error.marked[3]
@@ -138,7 +138,7 @@ class Report:
 
     def __str__(self) -> str:
         findings = self.findings
-        if len(findings) == 1 and findings[0].count == 1 and findings[0].outcome == "refused":
+        if len(findings) == 1 and findings[0].number == 1 and findings[0].outcome == "refused":
             findings = []  # the error says all of it
         return "\n".join([*self.facts, *map(str, findings)])
 

@@ -326,6 +326,8 @@ def _read_header(lines: Iterable[str], name: str, between: str) -> tuple[FieldTa
     """Return a table without rows, and the rows below its header."""
     rows = _rows(lines, name, between)
     first = next(rows, None)
+    if first is None or min(refused_lines(name), default=first[0]) < first[0]:  # the names of the columns are lost
+        expect_some_left()
     if first is None:
         raise DataError(Place(name), "lines with columns", "none", "Check how the file was made.")
     line = "".join(first[1]).strip()

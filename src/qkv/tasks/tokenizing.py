@@ -12,8 +12,10 @@ from qkv.tasks.notes import note
 from qkv.tasks.settings import TokenizerSettings
 
 S = TypeVar("S", bound=TokenizerSettings)
+T = TypeVar("T")
 _MANY_UNKNOWN, _NEARLY_ALL = 0.2, 0.9
 """Shares of unknown tokens: above the first they are reported, from the second on refused."""
+_SAMPLE = 20_000
 _FORMER = {"characters": "char", "subwords": "bpe"}
 
 
@@ -56,10 +58,20 @@ def exceeds(texts: Iterable[str], longest: int, settings: TokenizerSettings) -> 
         if len(text) >= longest:
             return True
         if not text.isascii():
-            normal = normalize(settings.unicode, text)
+            normal = text if settings.unicode == "none" else normalize(settings.unicode, text)
             if len((normal.lower() if settings.lowercase else normal).encode()) > longest:
                 return True
     return False
+
+
+def sample_of(items: Sequence[T]) -> Sequence[T]:
+    """Return texts from which a report learns a tokenizer, at equal distances: all, or so many that it takes seconds.
+
+    Example:
+        >>> len(sample_of(range(1000))), len(sample_of(range(1_000_000)))
+        (1000, 20000)
+    """
+    return items[:: -(-len(items) // _SAMPLE)]
 
 
 def with_known_tokens(table: Mapping[str, Any]) -> dict[str, Any]:

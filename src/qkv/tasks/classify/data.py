@@ -16,7 +16,7 @@ from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.tasks.notes import reporting, state
 from qkv.tasks.python_values import as_source, pair_line
 from qkv.tasks.settings import Pairs, TokenizerSettings
-from qkv.tasks.tokenizing import Unknown, exceeds, learn_tokenizer
+from qkv.tasks.tokenizing import Unknown, exceeds, learn_tokenizer, sample_of
 
 Labeling = Literal["classify", "tag"]
 _SHORTEST_RUN, _LONGEST_RUN = 3, 6
@@ -181,7 +181,8 @@ def inspect(
     train, valid, labels, names = gather(read, files, seed, unit)
     parts = [[text for text in part if _exceeds(text, files.longest, tokenizer_settings)] for part in (train, valid)]
     if any(parts):
-        tokenizer = learn_tokenizer(tokenizer_settings, (word for text in train for word in text.words))
+        texts = (word for text in sample_of(train) for word in text.words)
+        tokenizer = learn_tokenizer(tokenizer_settings, texts)
         for part, name in zip(parts, names, strict=True):
             _encoded(part, tokenizer, labels, files.longest, name, None)
 

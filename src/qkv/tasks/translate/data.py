@@ -15,7 +15,7 @@ from qkv.tasks.corpora.pairs import PairCorpus, PairsInMemory, PreparedPairs
 from qkv.tasks.corpora.prepared import held_out_pairs, open_for_training
 from qkv.tasks.notes import reporting
 from qkv.tasks.pairs import PairSources, read_training_pairs
-from qkv.tasks.tokenizing import Unknown, exceeds, learn_tokenizer
+from qkv.tasks.tokenizing import Unknown, exceeds, learn_tokenizer, sample_of
 from qkv.tasks.translate.limits import LengthLimit
 from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
 
@@ -99,7 +99,7 @@ def inspect(files: TranslateFiles, tokenizer_settings: TranslateTokenizer, seed:
         for part, names in ((pairs.train, pairs.names), (pairs.valid, pairs.valid_names))
     ]
     if any(part for part, _ in parts):
-        tokenizer = learn_tokenizers(pairs.train, tokenizer_settings)
+        tokenizer = learn_tokenizers(sample_of(pairs.train), tokenizer_settings)
         for part, names in parts:
             _examples(part, tokenizer, files.longest, names, copies=False)
 

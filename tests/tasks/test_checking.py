@@ -195,14 +195,14 @@ def test_a_training_begins_with_the_report_and_what_is_held_out(
 ) -> None:
     path = tmp_path / "pairs.tsv"
     path.write_bytes(spoiled("translate", SPOILED["translate"], 3)[0])
-    size = {"model": "gru", "width": 8, "steps": 1, "batch_tokens": 2048, "minimum": 1}
+    size: Any = {"model": "gru", "width": 8, "steps": 1, "batch_tokens": 2048, "minimum": 1}
     with pytest.raises(DataError) as error:
-        qkv.train("translate", data=path, out=tmp_path / "run", **size)  # type: ignore[arg-type]
+        qkv.train("translate", data=path, out=tmp_path / "run", **size)
     said = capsys.readouterr().err
     for kind in ("encoding", "columns", "empty", "long", "identical", "ratio", "entities", "script"):
         assert f": {kind}: " in said
     assert "held out to validate on: " in said
-    skip = error.value.hint.rpartition('skip="')[2].removesuffix('".').split(",")
-    run_ = qkv.train("translate", data=path, out=tmp_path / "run", skip=skip, **size)  # type: ignore[arg-type]
+    skip: Any = error.value.hint.rpartition('skip="')[2].removesuffix('".').split(",")
+    run_ = qkv.train("translate", data=path, out=tmp_path / "run", skip=skip, **size)
     assert run_.outcome.step == 1
     assert ": empty: 2 lines without text where some belongs, left out: " in capsys.readouterr().err

@@ -8,7 +8,7 @@ from qkv.cli.failure import guarded
 from qkv.cli.flags import flagged, made_command
 from qkv.cli.train import flags_of, typed_settings
 from qkv.errors import on_command_line
-from qkv.tasks.settings import TaskSettings, spelling_settings
+from qkv.tasks.settings import TaskSettings
 
 
 def check_command(task: TaskSettings, recipe: Callable[[], Any]) -> Callable[..., None]:
@@ -25,11 +25,9 @@ def check_command(task: TaskSettings, recipe: Callable[[], Any]) -> Callable[...
         from qkv.tasks.notes import as_json, note
         from qkv.tasks.streams import write_json, write_lines
 
-        typed = typed_settings(task, flags)
-        with spelling_settings(task, typed, on_command_line):
-            report = check_data(recipe(), task.in_tables(typed))
-            write_json([report.to_json_value()]) if as_json() else write_lines(str(report).splitlines())
-            report.expect_usable()
+        report = check_data(recipe(), task.in_tables(typed_settings(task, flags)))
+        write_json([report.to_json_value()]) if as_json() else write_lines(str(report).splitlines())
+        report.expect_usable()
         if kinds := report.kinds("kept"):
             note(f"qkv: all of this is trained on; {on_command_line('skip', ','.join(kinds))} would leave it out.")
 
@@ -40,7 +38,7 @@ def check_command(task: TaskSettings, recipe: Callable[[], Any]) -> Callable[...
 
     Example: qkv check {task.name} …
     """
-    return guarded(check)
+    return guarded(check, task.table_of)
 
 
 @cache

@@ -129,12 +129,12 @@ class Report:
         more = sum(finding.number for finding in self.findings if finding.outcome == "refused") - 1
         if more < 0 or (error.file or error.argument, error.line) not in self._bad:
             raise error  # about a file as a whole
-        hint = error.marked[3]
+        hint = error.args[3]
         if more:
-            hint += f" {'So is 1 more line' if more == 1 else f'So are {more:,} more lines'}, as reported above."
+            hint = hint + f" {'So is 1 more line' if more == 1 else f'So are {more:,} more lines'}, as reported above."
         kinds = ",".join(kind for kind in KINDS if kind in self.skip or kind in self.kinds("refused"))
-        hint += f" Or leave {'them' if more else 'it'} out with {setting('skip', kinds)}."
-        raise DataError(*error.marked[:3], hint)
+        hint = hint + f" Or leave {'them' if more else 'it'} out with " + setting("skip", kinds) + "."
+        raise DataError(*error.args[:3], hint)
 
     def __str__(self) -> str:
         findings = self.findings

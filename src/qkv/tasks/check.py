@@ -9,7 +9,7 @@ from qkv.tasks.catalog import TASKS, recipe_of
 from qkv.tasks.corpora.prepared import with_corpus
 from qkv.tasks.notes import Verbosity, use_verbosity, working
 from qkv.tasks.recipe import Recipe, Tables
-from qkv.tasks.settings import parameters, spelling_settings
+from qkv.tasks.settings import parameters
 
 
 def check_data(recipe: Recipe[Any, Any, Any, Any], tables: Tables) -> Report:
@@ -63,7 +63,7 @@ def check(task: str, *, quiet: bool = False, **settings: Any) -> Report:
     """
     task_settings = TASKS[expect_name("task", task, TASKS)]
     task_settings.expect_settings(settings)
-    with use_verbosity(Verbosity("quiet" if quiet else "normal")), spelling_settings(task_settings, settings):
+    with use_verbosity(Verbosity("quiet" if quiet else "normal")):
         return check_data(recipe_of(task), task_settings.in_tables(settings))
 
 

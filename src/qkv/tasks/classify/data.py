@@ -283,7 +283,7 @@ def expect_known_labels(text: TextAndLabels, labels: Sequence[str], name: str) -
     """Refuse a label that training never saw; arguments and errors as for `numbered`."""
     for label in text.labels:
         if label not in labels:
-            hint = f"Training never saw it: add examples of it to {setting('data')}, or correct the label."
+            hint = "Training never saw it: add examples of it to " + setting("data") + ", or correct the label."
             got = f'"{label}"'
             raise DataError(Place(name, text.line), f"one of {_label_list(labels)}", got, hint)
 

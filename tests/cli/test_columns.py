@@ -195,7 +195,7 @@ def test_what_is_wrong_is_named(folder: Path, trained: Callable[[str], Path], tm
     refused(run(*train), "verbs.tsv:1: expected 2 columns", "got 4 columns", "--source-col")
     refused(run(*train, "--features-col", "5"), "verbs.tsv:1: expected text in column 5; got 4 columns")
     refused(run(*train, "--source-col", "0"), "--source-col: expected at least 1; got 0")
-    refused(run(*train, "--target-col", "1"), "--target-col (data.target_col): expected another column")
+    refused(run(*train, "--target-col", "1"), "--target-col: expected another column")
     refused(run(*train, "--alignment", "monotonic-0"), "model: expected gru, lstm or rnn")
     refused(run(*train, "--alignment", "hard"), '--alignment: expected "soft" or "monotonic-0"')
     succeeded(run(*train[:2], "--data", pairs, "--config", folder / "run.toml", "--out", tmp_path / "plain"))

@@ -89,8 +89,8 @@ def test_files_that_are_no_text(content: bytes, words: list[str], tmp_path: Path
     ("arguments", "words"),
     [
         (["--tokenizer", "charr"], ["--tokenizer", '"char"']),
-        (["--positions", "rotery"], ["model.positions", '"rotary"']),
-        (["--heads", "3"], ["model.heads", "a divisor"]),
+        (["--positions", "rotery"], ["--positions", '"rotary"']),
+        (["--heads", "3"], ["--heads", "a divisor"]),
         (["--contex", "9"], ["--contex", "--context"]),
         (["--from", "/nowhere"], ["/nowhere", "no such folder"]),
     ],

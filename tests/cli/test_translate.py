@@ -69,8 +69,8 @@ def test_runs_of_other_tokenizers_do_not_and_the_mend_is_a_flag_there_is(folder:
     ("more", "words"),
     [
         (["--from"], ["--tokenizer-from", "no --from"]),
-        (["--tokenizer", "word"], ["--tokenizer (tokenizer.tokenizer): expected char", "got word"]),
-        (["--lowercase"], ["--lowercase (tokenizer.lowercase): expected False", "got True"]),
+        (["--tokenizer", "word"], ["--tokenizer: expected char", "got word"]),
+        (["--lowercase"], ["--lowercase: expected False", "got True"]),
     ],
 )
 def test_a_tokenizer_comes_from_one_place(folder: Path, tmp_path: Path, more: list[str], words: list[str]) -> None:

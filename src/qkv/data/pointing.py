@@ -190,20 +190,12 @@ def _expect_elements(pairs: Sequence[Pair], names: tuple[str, str], kind: Elemen
     exchanged = all(_is_target(pair.source, pair.target) for pair in pairs)
     if exchanged and not all(_is_target(pair.target, pair.source) for pair in pairs):
         got = f'"{brief(first.source)}", positions of "{brief(first.target)}", and so in every line'
-        hint = (
-            "Exchange the two columns, or "
-            + setting("source")
-            + " and "
-            + setting("target")
-            + ". Positions count from 1."
-        )
+        hint = "Exchange the two columns, or " + setting("source") + " and " + setting("target")
+        hint += ". Positions count from 1."
         raise DataError(Place(names[0]), "the elements first and the positions second", got, hint)
     if kind is None and kind_of(first.source) == "words" and _NUMERIC.fullmatch(first.source):
-        hint = (
-            "Write numbers as 0.3 1.5, vectors as 0.3,0.7 1,2; if elements are words, say so with "
-            + setting("elements", "words")
-            + "."
-        )
+        hint = "Write numbers as 0.3 1.5, vectors as 0.3,0.7 1,2; if elements are words, say so with "
+        hint += setting("elements", "words") + "."
         raise DataError(Place(names[0], first.line), "numbers or words", f'"{brief(first.source)}"', hint)
 
 

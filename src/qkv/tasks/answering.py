@@ -1,6 +1,7 @@
 """Answering standard input part by part, so that memory does not grow with its length and answers come early."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -9,6 +10,7 @@ from qkv.errors import DataError
 from qkv.tasks.drawing import Drawable, Drawing, alignments
 from qkv.tasks.notes import as_json, note, working
 from qkv.tasks.streams import format_lines, format_results, stdin_is_terminal, stream_stdin
+from qkv.tasks.tokenizing import UnknownCounter
 
 Part = TypeVar("Part", bound=Sized)
 Results = TypeVar("Results", bound=Sized)
@@ -81,33 +83,39 @@ def reporting_tabs(lines: Iterable[str], name: str) -> Iterator[str]:
         yield line
 
 
-def format_answers(
+def line_answers(
     what: str,
-    parts: Iterable[Part],
-    answer: Callable[[Part, int], Sequence[A]],
-    as_lines: Callable[[Sequence[A]], Iterable[str]],
+    answer: Callable[..., Sequence[A]],
+    as_lines: Callable[[A], Iterable[str]],
     drawing: Drawing,
-    file: Path | None = None,
-) -> Iterator[str]:
-    """Answer parts, and draw the attention.
+    unknown: Callable[[], UnknownCounter],
+    tokens: Callable[[A], Sequence[int] | Sequence[str]],
+) -> Answers:
+    """Return what answers the lines of files, draws the attention, and reports unknown tokens.
 
     Args:
-        what, parts, answer, file: as for `answered`.
-        as_lines: writes the answers to a part as lines.
-        drawing: draws them.
-
-    Returns:
-        An iterator over the answers as text: lines, or if the user asked for it JSON with the fields of each answer.
-
-    Raises:
-        DataError: as for `answered`.
+        what: what is done, such as "translating".
+        answer: returns the answers to some lines; it also takes `attention`, whether they are to have their weights,
+            and `first`, the number of the first line.
+        as_lines: writes an answer as lines; if the user asked for JSON, its fields are written instead.
+        drawing: draws the answers.
+        unknown: returns a counter, for each file.
+        tokens: returns the tokens of an answer that are counted.
     """
-    for first, answers in answered(what, parts, answer, file):
-        if as_json():
-            yield from format_results(answers, first)
-        else:
-            yield format_lines(as_lines(answers))
-        drawing.add(alignments(answers))
+
+    def texts(parts: Iterable[Lines], file: Path | None = None) -> Iterator[str]:
+        counter = unknown()
+        attend = partial(answer, attention=drawing.active)
+        for first, answers in answered(what, parts, lambda lines, first: attend(lines, first=first), file):
+            counter.add(map(tokens, answers))
+            if as_json():
+                yield from format_results(answers, first)
+            else:
+                yield format_lines(line for result in answers for line in as_lines(result))
+            drawing.add(alignments(answers))
+        counter.report(file)
+
+    return Answers(texts, drawing)
 
 
 def answered(

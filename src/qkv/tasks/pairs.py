@@ -86,13 +86,10 @@ class PairSources(NamedTuple):
         if source is not None and target is not None and data is None:
             return _with_warnings(read_pairs(source, target), f"{source} and {target}", others)
         present = [name for name in ("source", "target", "data") if getattr(self, name) is not None]
+        files = [self._name(side, "FILE") for side in ("source", "target")]
         raise ConfigError(
             self._name("source"),
-            self._name("source", "FILE")
-            + " and "
-            + self._name("target", "FILE")
-            + ", or "
-            + self._name("data", "FILE.tsv"),
+            joined(" and ", files) + ", or " + self._name("data", "FILE.tsv"),
             joined(" and ", list(map(self._name, present))) or "none of them",
             "Two files with one sentence per line, or one file with source<TAB>target on each line.",
         )

@@ -52,11 +52,8 @@ def weights_not_finite(model: nn.Module, step: int) -> TrainingError | None:
     """
     for name, tensor in model.state_dict().items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            hint = (
-                "The last good checkpoint is intact. Lower learning_rate, or raise warmup, with a new "
-                + setting("out")
-                + "."
-            )
+            lower = "The last good checkpoint is intact. Lower learning_rate, or raise warmup, with a new "
+            hint = lower + setting("out") + "."
             got = "NaN or Inf"
             return TrainingError(f"{name} after step {step:,}", "finite weights", got, hint)
     return None

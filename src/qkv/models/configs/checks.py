@@ -111,15 +111,10 @@ def check_positions(positions: str, mechanism: MechanismConfig, width: int, *, b
         names = ("sinusoidal", "learned", "rotary", *biases) if bounded else ("sinusoidal", "rotary", *biases)
         fitting = ", ".join(name for name in names if name not in misfits)
         expected = f"{fitting} or none with {as_flag(mechanism.score)} under {mechanism.normalizer}"
-        hint = (
-            "They add to the scores, which a sum needs above 0: use "
-            + setting("normalizer", "softmax")
-            + ", or "
-            + setting("score", "squared-distance")
-            + "."
-            if positions in biases
-            else "Of rotated vectors, only dot products and distances depend just on the difference of positions."
-        )
+        hint = "Of rotated vectors, only dot products and distances depend just on the difference of positions."
+        if positions in biases:
+            others = setting("normalizer", "softmax") + ", or " + setting("score", "squared-distance")
+            hint = "They add to the scores, which a sum needs above 0: use " + others + "."
         raise ConfigError("positions", expected, f'"{positions}"', hint)
 
 

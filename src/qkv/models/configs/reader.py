@@ -88,13 +88,8 @@ class ReaderConfig(MechanismConfig):
         changed = [name for name, usual in _DEFAULTS.items() if getattr(self, name) != usual]
         if changed and not self.pools:
             name = "score" if "score" in changed else changed[0]
-            hint = (
-                "Nothing attends: omit it, or choose "
-                + setting("model", "transformer")
-                + " or, to classify, "
-                + setting("pool", "attention")
-                + "."
-            )
+            hint = "Nothing attends: omit it, or choose " + setting("model", "transformer") + " or, to classify, "
+            hint += setting("pool", "attention") + "."
             expected = "the default beside a mean and no Transformer"
             raise ConfigError(name, expected, f'"{getattr(self, name)}"', hint)
 

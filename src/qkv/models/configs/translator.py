@@ -298,13 +298,8 @@ class RecurrentConfig(RecurrentWidths, MechanismConfig):
             return
         for name in ("window", "positions", "encoder_score", "encoder_normalizer"):
             if (value := getattr(self, name)) is not None:
-                hint = (
-                    "It belongs to self-attention: add "
-                    + setting("encoder", "transformer")
-                    + ", use "
-                    + setting("model", "transformer")
-                    + ", or omit it."
-                )
+                others = setting("encoder", "transformer") + ", use " + setting("model", "transformer")
+                hint = "It belongs to self-attention: add " + others + ", or omit it."
                 expected = "no such setting of a recurrent encoder"
                 raise ConfigError(name, expected, f'"{value}"', hint)
 

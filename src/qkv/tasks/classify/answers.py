@@ -1,9 +1,11 @@
 """What `qkv classify` writes: labels of texts and their probabilities."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 
-from qkv.tasks.answering import Answers, Lines, format_answers
+from qkv.tasks.answering import Answers, line_answers
 from qkv.tasks.classify.predict import Classification, Classifier
 from qkv.tasks.classify.settings import ClassifyAnswers
 from qkv.tasks.drawing import Drawing
@@ -14,28 +16,12 @@ def open_answers(runs: Sequence[Path], settings: ClassifyAnswers) -> Answers:
     """Load a model that labels lines, see `qkv.tasks.task.OpenAnswers`."""
     classifier = Classifier.load(runs[0], settings.device)
     drawing = Drawing(settings.attention, terminal=settings.show)
-    count = len(classifier.labels) if settings.probabilities else 1
 
-    def as_lines(answers: Sequence[Classification]) -> Iterator[str]:
-        for classification in answers:
-            yield _line(list(classification.probabilities.items())[:count], named=settings.probabilities)
+    def as_lines(answer: Classification) -> Iterator[str]:
+        if settings.probabilities:
+            yield "\t".join(f"{label}={share:.4f}" for label, share in answer.probabilities.items())
+        else:
+            yield f"{answer.label}\t{answer.probabilities[answer.label]:.4f}"
 
-    def classified(parts: Iterable[Lines], file: Path | None = None) -> Iterator[str]:
-        unknown = UnknownCounter(unknown_name(classifier.tokenizer))
-
-        def answer(lines: Lines, first: int) -> list[Classification]:
-            results = classifier.classify_fully(lines, attention=drawing.active, first=first)
-            unknown.add(result.tokens for result in results)
-            return results
-
-        yield from format_answers("classifying", parts, answer, as_lines, drawing, file)
-        unknown.report(file)
-
-    return Answers(classified, drawing)
-
-
-def _line(shares: list[tuple[str, float]], *, named: bool) -> str:
-    if named:
-        return "\t".join(f"{label}={share:.4f}" for label, share in shares)
-    label, share = shares[0]
-    return f"{label}\t{share:.4f}"
+    unknown = partial(UnknownCounter, unknown_name(classifier.tokenizer))
+    return line_answers("classifying", classifier.classify_fully, as_lines, drawing, unknown, attrgetter("tokens"))

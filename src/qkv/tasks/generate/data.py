@@ -129,12 +129,7 @@ def _as_source(data: Texts, name: str) -> Path | Lines:
 
 def _expect_window(tokens: int, context: int, name: str, got: str) -> None:
     if tokens <= context:
-        hint = (
-            "Give a longer text, a validation text of its own ("
-            + setting("valid_text")
-            + "), or a smaller "
-            + setting("context")
-            + "."
-        )
+        hint = "Give a longer text, a validation text of its own (" + setting("valid_text") + "), or a smaller "
+        hint += setting("context") + "."
         expected = f"more than {context:,} tokens, one window of the context"
         raise DataError(name, expected, got, hint)

@@ -1,9 +1,10 @@
 """What `qkv point` writes: positions, or the elements there."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-from qkv.tasks.answering import Answers, Lines, format_answers
+from qkv.tasks.answering import Answers, line_answers
 from qkv.tasks.drawing import Drawing
 from qkv.tasks.point.predict import ElementPointer, Pointing
 from qkv.tasks.point.settings import PointAnswers
@@ -15,20 +16,11 @@ def open_answers(runs: Sequence[Path], settings: PointAnswers) -> Answers:
     pointer = ElementPointer.load(runs[0], settings.device)
     drawing = Drawing(settings.attention, terminal=settings.show)
 
-    def as_lines(answers: Sequence[Pointing]) -> Iterator[str]:
-        for pointing in answers:
-            yield " ".join(map(str, pointing.positions) if settings.write == "positions" else pointing.chosen)
+    def as_lines(pointing: Pointing) -> Iterator[str]:
+        yield " ".join(map(str, pointing.positions) if settings.write == "positions" else pointing.chosen)
 
-    def pointed(parts: Iterable[Lines], file: Path | None = None) -> Iterator[str]:
-        unknown = UnknownCounter(0, "elements")
+    def words(pointing: Pointing) -> Sequence[int]:
+        return () if pointer.vocabulary is None else pointer.vocabulary.ids(pointing.elements)
 
-        def answer(lines: Lines, first: int) -> list[Pointing]:
-            results = pointer.point_fully(lines, beam=settings.beam, attention=drawing.active, first=first)
-            if pointer.vocabulary is not None:
-                unknown.add(pointer.vocabulary.ids(result.elements) for result in results)
-            return results
-
-        yield from format_answers("pointing", parts, answer, as_lines, drawing, file)
-        unknown.report(file)
-
-    return Answers(pointed, drawing)
+    answer, unknown = partial(pointer.point_fully, beam=settings.beam), partial(UnknownCounter, 0, "elements")
+    return line_answers("pointing", answer, as_lines, drawing, unknown, words)

@@ -130,13 +130,8 @@ def _check(settings: TranslationSettings) -> None:
     tokenizer, table, copies = settings.tokenizer, settings.data.table, settings.model.copy != "none"
     assert isinstance(tokenizer, TranslateTokenizer)
     if copies and not tokenizer.shared:
-        hint = (
-            "A copied word has one id on both sides: omit "
-            + setting("source_tokenizer")
-            + " and "
-            + setting("target_tokenizer")
-            + "."
-        )
+        both = setting("source_tokenizer") + " and " + setting("target_tokenizer")
+        hint = "A copied word has one id on both sides: omit " + both + "."
         got = " and ".join(tokenizer.kinds)
         raise ConfigError("copy", "one vocabulary for both sides", got, hint)
     if table is not None and table.features == "separate":

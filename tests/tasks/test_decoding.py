@@ -2,6 +2,9 @@
 
 import re
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from torch import nn
 from qkv.data.batches import collate_sources
 from qkv.data.choices import TokenizerKind
 from qkv.data.tokenizer import Tokenizer
+from qkv.decode.beam import Beam, Ranking, beam
 from qkv.decode.greedy import greedy
 from qkv.decode.sampling import Sampling
 from qkv.errors import ConfigError, DataError, QkvError
@@ -160,14 +164,14 @@ def test_settings_that_make_no_sense_are_named(make: Any, message: str) -> None:
         make()
 
 
-def hungry(kind: str) -> Any:
-    """A model that gives special tokens, which no text contains, almost all probability at every step."""
+def hungry(kind: str, tokens: Sequence[int] = (TOKENIZER.pad, TOKENIZER.bos)) -> Any:
+    """A model that gives tokens, such as special ones that no text contains, almost all probability at every step."""
     made = model("rnn" if kind == "copy" else kind, 0)
     if kind == "copy":
         config = RecurrentConfig(size=TOKENIZER.size, embedding=6, hidden=5, attention=4, copy="mixture")
         made = RecurrentTranslator(config)
     with torch.no_grad():
-        made.output.bias[[TOKENIZER.pad, TOKENIZER.bos]] = 50.0
+        made.output.bias[list(tokens)] = 50.0
     return CopyingTranslator(made, TOKENIZER.unk) if kind == "copy" else made
 
 
@@ -185,3 +189,74 @@ def test_byte_pairs_write_no_unknown_piece_either() -> None:
     assert TOKENIZER.never_written == (TOKENIZER.pad, TOKENIZER.bos)
     pairs = Tokenizer.learn(["abcdefg "], size=300)
     assert pairs.never_written == (pairs.pad, pairs.bos, pairs.unk)
+
+
+PIECES = Tokenizer.learn(["aaaa aaa aa aaaa"] * 4, size=300)
+
+
+def of_pieces() -> Translator:
+    """A model that writes pieces of "a" alone, of which many sequences make the same text."""
+    torch.manual_seed(0)
+    made = RecurrentTranslator(RecurrentConfig(size=PIECES.size, embedding=6, hidden=5, attention=4))
+    for parameter in made.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    likely = [number for number, piece in enumerate(PIECES.vocabulary.pieces) if set(piece) == {"a"}]
+    with torch.no_grad():
+        made.output.bias[[*likely, PIECES.eos]] = torch.tensor([7.0] * len(likely) + [5.0])
+    return Translator(made, PIECES, 64)
+
+
+def test_an_n_best_list_has_different_texts() -> None:
+    whole, lines = of_pieces(), ["aa", "", "aaaa", "a"]
+    search = Beam(6, 6, Ranking(1.0))
+    source, lengths = collate_sources([PIECES.encode(line) for line in lines if line], PIECES.pad)
+    never = PIECES.never_written
+    same = beam(whole.model, source, lengths, bos=PIECES.bos, eos=PIECES.eos, limit=6, search=search, never=never)
+    assert any(len({PIECES.decode(one.ids) for one in row}) < len(row) for row in same), "or there is nothing to test"
+    how = Decoding(beam=6, n_best=6, max_tokens=6)
+    for line, found in zip(lines, whole.translate_best(lines, how), strict=True):
+        texts = [one.text for one in found]
+        assert len(texts) == len(set(texts)) == (6 if line else 1)
+        order = [(one.finished, one.ranked) for one in found if one.ranked is not None]
+        assert order == sorted(order, reverse=True)
+        assert [one.text for one in whole.translate_best([line], how)[0]] == texts, "alone as in company"
+
+
+@pytest.mark.parametrize("kind", ["rnn", "transformer", "copy"])
+@pytest.mark.parametrize("beam", [1, 4])
+def test_the_unknown_token_can_be_banned(kind: str, beam: int) -> None:
+    """A greedy model that gives the unknown token almost all probability writes nothing else; then never."""
+    spoilt = Translator(hungry(kind, [TOKENIZER.unk]), TOKENIZER, 64)
+    free, banned = (
+        [one.target_tokens for one in spoilt.translate_fully(["abc", "deaf bed"], Decoding(beam, ban_unknown=ban))]
+        for ban in (False, True)
+    )
+    assert all("<unk>" in tokens for tokens in free) or beam > 1
+    assert not any("<unk>" in tokens for tokens in banned)
+
+
+def test_a_ban_without_effect_is_refused() -> None:
+    with pytest.raises(ConfigError, match="ban_unknown: expected a model that can write an unknown token"):
+        of_pieces().translate(["aa"], Decoding(ban_unknown=True))
+
+
+@pytest.mark.parametrize("models", [1, 2])
+@pytest.mark.parametrize("way", WAYS)
+def test_translations_begin_with_a_prefix_and_repeat_nothing(models: int, way: str) -> None:
+    whole = translator("transformer", models)
+    how = replace(WAYS[way], prefix="cab", no_repeat_ngram=2)
+    lines = list(dict.fromkeys(LINES))
+    for line, found in zip(lines, whole.translate_best(lines, how), strict=True):
+        for one in found:
+            assert one.text.startswith("cab") or not line
+            pairs = list(pairwise(one.target_tokens))
+            assert len(pairs) == len(set(pairs))
+            assert whole.translate_best([line], how)[0][0].text == found[0].text
+
+
+def test_a_prefix_that_cannot_be_written_is_named() -> None:
+    with pytest.raises(ConfigError, match="prefix: expected tokens of the model's vocabulary; got 'x'"):
+        translator("rnn").translate(["abc"], Decoding(prefix="ax"))
+    back = Translator(model("rnn", 0), TOKENIZER, 64, right_to_left=[True])
+    with pytest.raises(ConfigError, match="prefix: expected models that write left to right"):
+        back.translate(["abc"], Decoding(prefix="a"))

@@ -131,6 +131,21 @@ def test_a_prompt_gets_the_same_alone_in_company_and_streamed(generator: Generat
         assert len(found) == len(prompt) + 30, "past the context, and all of it text"
 
 
+@pytest.mark.parametrize("how", [{"temperature": 0.0}, {"temperature": 1.2}, {"beam": 3}], ids=str)
+def test_no_ngram_is_written_twice(generator: Generator, how: dict[str, Any]) -> None:
+    """Of prompt and continuation together, beyond the context too where text goes on without end."""
+    prompts, tokens = ["the cat", "the ca"], 8 if "beam" in how else 60
+    repeated, texts = (generator.generate(prompts, tokens=tokens, no_repeat_ngram=ngram, **how) for ngram in (None, 3))
+    ids = [generator.tokenizer.encode(text) for text in texts]
+    for row in ids:
+        grams = list(zip(row, row[1:], row[2:], strict=False))
+        assert len(grams) == len(set(grams))
+    assert repeated != texts or "beam" in how
+    if "beam" not in how:
+        pieces = generator.stream(prompts[0], tokens=tokens, no_repeat_ngram=3, **how)
+        assert prompts[0] + "".join(pieces) == texts[0]
+
+
 def test_another_seed_draws_something_else(generator: Generator) -> None:
     first, second = (generator.generate(["the "], tokens=40, temperature=2.0, seed=seed)[0] for seed in (0, 1))
     assert first != second

@@ -139,6 +139,10 @@ class WordTable:
         """Return the symbols of a line's target; arguments and errors as for `source_symbols`."""
         return " ".join(_symbols(line.split("\t"), self.target_col, self.target_sep, where))
 
+    def text_symbols(self, text: str, where: str) -> str:
+        """Return the symbols of a text that stands for a target; errors as for `read`."""
+        return " ".join(_symbols([text], 1, self.target_sep, where))
+
     def target_text(self, symbols: str) -> str:
         """Return a target as the table writes it, from its symbols."""
         # Symbols separated by spaces contain none, so that "▁" is part of a piece, as SentencePiece writes it.

@@ -41,7 +41,8 @@ def open_answers(runs: Sequence[Path], settings: GenerateAnswers) -> Answers:
 
 def _continuation(generator: Generator, settings: GenerateAnswers) -> Iterator[str]:
     how: dict[str, Any] = {
-        name: getattr(settings, name) for name in ("tokens", "temperature", "top_k", "top_p", "seed", "long_prompt")
+        name: getattr(settings, name)
+        for name in ("tokens", "temperature", "top_k", "top_p", "seed", "no_repeat_ngram", "long_prompt")
     }
     if settings.beam == 1:
         return generator.stream(settings.prompt, **how)

@@ -14,9 +14,11 @@ from qkv.data.text import read_text
 from qkv.data.tokenizer import Tokenizer
 from qkv.decode.beam import Beam
 from qkv.decode.beam import beam as search
+from qkv.decode.constraints import Constraining, repeating
 from qkv.decode.greedy import greedy
 from qkv.decode.likeliest import expect_numbers
 from qkv.decode.prompted import PaddedReader, Prompted
+from qkv.decode.protocol import Stepper
 from qkv.decode.sampling import Sampling, row_keys, sample
 from qkv.errors import ConfigError, DataError, QkvError, expect_name, setting
 from qkv.metrics.figure import Figure
@@ -94,6 +96,7 @@ class Generator:
         top_p: float | None = None,
         seed: int = 0,
         beam: int = 1,
+        no_repeat_ngram: int | None = None,
         long_prompt: LongPrompt = "refuse",
     ) -> list[str]:
         """Continue each prompt, independently of the other prompts and their order.
@@ -111,6 +114,7 @@ class Generator:
             seed: random seed.
             beam: beam width; more than 1 takes the likeliest continuation that a beam finds, per token, and draws
                 nothing.
+            no_repeat_ngram: n; no n tokens in a row are written twice, and none of the prompt again. None for no limit.
             long_prompt: whether to "refuse" a prompt longer than the context, or read only its last tokens ("window").
 
         Returns:
@@ -129,14 +133,16 @@ class Generator:
         if beam != 1:
             _expect_no_sampling(sampling)
         if beam != 1 or self.tokenizer.imported is not None:
-            added = self.continuations(sources, tokens=tokens, sampling=sampling, beam=beam)
+            added = self.continuations(
+                sources, tokens=tokens, sampling=sampling, beam=beam, no_repeat_ngram=no_repeat_ngram
+            )
             texts = ("".join(self.tokenizer.decode_stream(*pair)) for pair in zip(sources, added, strict=True))
             return [prompt + text for prompt, text in zip(prompts, texts, strict=True)]
         keys = row_keys(sources)
         completed = [""] * len(prompts)
         for indices in _by_length(sources):
             draws = self._sample_endlessly(
-                [sources[index] for index in indices], [keys[index] for index in indices], sampling
+                [sources[index] for index in indices], [keys[index] for index in indices], sampling, no_repeat_ngram
             )
             # One row of token ids per step.
             steps = [next(draws) for _ in range(_at_least_one(tokens))]
@@ -153,12 +159,13 @@ class Generator:
         top_k: int | None = None,
         top_p: float | None = None,
         seed: int = 0,
+        no_repeat_ngram: int | None = None,
         long_prompt: LongPrompt = "refuse",
     ) -> Iterator[str]:
         """Continue a prompt, yielding the text as it is generated; the same text as from `generate`.
 
         Args:
-            prompt, tokens, temperature, top_k, top_p, seed, long_prompt: as for `generate`.
+            prompt, tokens, temperature, top_k, top_p, seed, no_repeat_ngram, long_prompt: as for `generate`.
 
         Returns:
             The continuation in pieces, without the prompt.
@@ -169,12 +176,19 @@ class Generator:
         sampling = Sampling(temperature, top_k, top_p, seed)
         source = self._encode(prompt, long_prompt)
         if self.tokenizer.imported is not None:
-            return self.tokenizer.decode_stream(source, self._sampled_tokens(source, sampling, tokens))
-        draws = self._sample_endlessly([source], row_keys([source]), sampling)
+            drawn = self._sampled_tokens(source, sampling, tokens, no_repeat_ngram)
+            return self.tokenizer.decode_stream(source, drawn)
+        draws = self._sample_endlessly([source], row_keys([source]), sampling, no_repeat_ngram)
         return self.tokenizer.decode_stream(source, (next(draws)[0] for _ in range(_at_least_one(tokens))))
 
     def continuations(
-        self, sources: Sequence[list[int]], *, tokens: int = TOKENS, sampling: Sampling | None = None, beam: int = 1
+        self,
+        sources: Sequence[list[int]],
+        *,
+        tokens: int = TOKENS,
+        sampling: Sampling | None = None,
+        beam: int = 1,
+        no_repeat_ngram: int | None = None,
     ) -> list[list[int]]:
         """Continue prompts that are token ids, to the end token at most.
 
@@ -183,6 +197,7 @@ class Generator:
             tokens: the largest number of tokens to add, the end token included.
             sampling: how tokens are drawn; None for the likeliest one at each step.
             beam: beam width; more than 1 draws nothing.
+            no_repeat_ngram: as for `generate`.
 
         Returns:
             The ids of each continuation, without the end token.
@@ -197,7 +212,7 @@ class Generator:
         padded = isinstance(self.model, LanguageModel)
         for indices in in_batches(range(len(sources)), _ROWS) if padded else _by_length(sources):
             batch = self._continue_batch(
-                [sources[i] for i in indices], [keys[i] for i in indices], tokens, sampling, beam
+                [sources[i] for i in indices], [keys[i] for i in indices], tokens, sampling, beam, no_repeat_ngram
             )
             for index, ids in zip(indices, batch, strict=True):
                 continuations[index] = ids
@@ -290,13 +305,17 @@ class Generator:
         return ids[-context:]
 
     def _continue_batch(
-        self, sources: list[list[int]], keys: list[int], tokens: int, sampling: Sampling, beam: int
+        self, sources: list[list[int]], keys: list[int], tokens: int, sampling: Sampling, beam: int, ngram: int | None
     ) -> list[list[int]]:
         """Continue a batch of prompts to the end token."""
         device = device_of(self.model)
         source, lengths = collate_sources(sources, max(self.tokenizer.pad, 0), device)
         settings: dict[str, Any] = {"bos": 0, "eos": self._end(), "limit": tokens, "never": self._forbidden()}
-        model = Prompted(cast("PaddedReader", self.model))
+        model: Stepper[Any] = Prompted(cast("PaddedReader", self.model))
+        if ngram is not None:
+            sink = self._forbidden()[0] if self._forbidden() else self.model.config.size
+            model = Constraining(model, sink, _at_least_one(ngram, "no_repeat_ngram"), prompted=True)
+            settings["never"] = (*settings["never"], sink)
         if beam > 1:
             hypotheses = [ranked[0] for ranked in search(model, source, lengths, search=Beam(beam), **settings)]
         elif sampling.temperature == 0:
@@ -306,10 +325,10 @@ class Generator:
             hypotheses = sample(model, source, lengths, sampling=sampling, keys=sample_keys, **settings)
         return [list(hypothesis.ended_at(self._ends()).ids) for hypothesis in hypotheses]
 
-    def _sampled_tokens(self, source: list[int], sampling: Sampling, tokens: int) -> Iterator[int]:
+    def _sampled_tokens(self, source: list[int], sampling: Sampling, tokens: int, ngram: int | None) -> Iterator[int]:
         """Sample tokens one at a time, up to the end token, as `continuations` does."""
         self._expect_fits_context(tokens, len(source), "the prompt")
-        draws = self._sample_endlessly([source], row_keys([source]), sampling)
+        draws = self._sample_endlessly([source], row_keys([source]), sampling, ngram)
         return takewhile(lambda token: token not in self._ends(), (next(draws)[0] for _ in range(tokens)))
 
     def _expect_fits_context(self, tokens: int, length: int, prompt: str) -> None:
@@ -334,18 +353,23 @@ class Generator:
         return tuple(number for number in range(len(SPECIALS)) if number != self.tokenizer.eos)
 
     @torch.no_grad()
-    def _sample_endlessly(self, sources: list[list[int]], keys: list[int], sampling: Sampling) -> Iterator[list[int]]:
+    def _sample_endlessly(
+        self, sources: list[list[int]], keys: list[int], sampling: Sampling, ngram: int | None
+    ) -> Iterator[list[int]]:
         """Generate tokens for sources of one length, without end."""
         device, context = device_of(self.model), self.model.config.context
         ids, rows = torch.tensor(sources, device=device), torch.tensor(keys, device=device)
         scores, state = self._read(ids)
-        step = 0
+        written, step = ids, 0
         while True:
+            if ngram is not None:
+                scores = _without_repeats(scores, written, _at_least_one(ngram, "no_repeat_ngram"))
             tokens, gains = sampling.pick(scores, rows, step)
             expect_numbers(gains, f"token {step + 1} after the prompt")
             _expect_possible(gains, step)
             yield tokens.tolist()
             ids = torch.cat([ids, tokens[:, None]], 1)[:, -context:]
+            written = written if ngram is None else torch.cat([written, tokens[:, None]], 1)
             if state.position < context:
                 scores, state = self.model.step(tokens, state)
                 scores = self._allowed(scores)
@@ -364,6 +388,19 @@ class Generator:
         else:
             scores[:, list(self.tokenizer.never_written)] = -torch.inf
         return scores
+
+
+def _without_repeats(scores: Tensor, written: Tensor, ngram: int) -> Tensor:
+    """Set the probability of tokens that would repeat an n-gram to zero.
+
+    Raises:
+        ConfigError: nothing is left that can follow.
+    """
+    kept = scores.masked_fill(repeating(written, ngram, scores.shape[-1]), -torch.inf)
+    if (kept.amax(-1) == -torch.inf).any():
+        hint = "Give a larger number, or fewer tokens."
+        raise ConfigError("no_repeat_ngram", "a token that may still follow", f"none with {ngram}", hint)
+    return kept
 
 
 def _expect_no_sampling(sampling: Sampling) -> None:
@@ -396,7 +433,8 @@ def _by_length(sources: Sequence[Sequence[int]]) -> list[list[int]]:
     return [part for same_length in lengths.values() for part in in_batches(same_length, _ROWS)]
 
 
-def _at_least_one(tokens: int) -> int:
-    if tokens < 1:
-        raise ConfigError("tokens", "at least 1", str(tokens), "It is the number of tokens added to the prompt.")
-    return tokens
+def _at_least_one(number: int, name: str = "tokens") -> int:
+    if number < 1:
+        hint = "It is the number of tokens added to the prompt." if name == "tokens" else "3 suits most texts."
+        raise ConfigError(name, "at least 1", str(number), hint)
+    return number

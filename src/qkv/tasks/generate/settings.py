@@ -58,6 +58,9 @@ class GenerateAnswers(AnswerSettings, DeviceSettings):
     top_p: Annotated[float | None, Option("Sample from the most likely tokens with this total probability")] = None
     seed: Annotated[int, Option("Random seed of sampling")] = 0
     beam: Annotated[int, Option("Beam width: more than 1 takes the likeliest text and draws nothing")] = 1
+    no_repeat_ngram: Annotated[
+        int | None, Option("Write no sequence of so many tokens twice, that of the prompt included", least=1)
+    ] = None
     long_prompt: Annotated[
         LongPrompt, Option("If the prompt exceeds the model's context, refuse it, or read its end")
     ] = "refuse"

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from qkv.decode.beam import Beam, Ranking, beam
 from qkv.decode.choices import Mean, Normalization, Stop
+from qkv.decode.constraints import Constraining
 from qkv.decode.ensemble import Ensemble
 from qkv.decode.greedy import greedy
 from qkv.decode.protocol import Hypothesis, Stepper, as_beam_stepper, start_in
@@ -36,12 +37,15 @@ class Decoding(DecodingSettings):
         length_penalty: α; 0 compares log-probabilities, 1 their mean per token.
         normalization: "plain" for |Y|^α, "wu" for ((5 + |Y|) / 6)^α.
         coverage: β of the coverage penalty; 0 disables it.
-        n_best: number of translations per line; with sampling, the number of samples.
+        n_best: number of translations per line, whose texts differ; with sampling, the number of samples.
         stop: when a beam ends: "proved" once no unfinished hypothesis can still win, "filled" once as many as the beam
             is wide have finished.
         max_tokens: maximum tokens per translation, end token included; None for the `LengthLimit` of the
             models. A translation that reaches it is cut, and its `Translation.finished` is false.
         mean: how the predictions of several models are averaged.
+        ban_unknown: whether the unknown token is never written.
+        no_repeat_ngram: n; no n tokens in a row are written twice. None for no limit.
+        prefix: what each translation begins with; None for nothing.
         sampling: sampling settings; None to take the most likely tokens.
         unknown: the weights that select the source word for an unknown token; None to leave it.
 
@@ -57,6 +61,12 @@ class Decoding(DecodingSettings):
     unknown: AlignmentReading | None = None
 
     def __post_init__(self) -> None:
+        if self.no_repeat_ngram is not None and self.no_repeat_ngram < 1:
+            hint = "3 suits most texts."
+            raise ConfigError("no_repeat_ngram", "at least 1", f"{self.no_repeat_ngram}", hint)
+        if self.ban_unknown and self.unknown is not None:
+            hint = "Both deal with unknown tokens: omit one of them."
+            raise ConfigError("ban_unknown", f"no {setting('replace_unknown')} beside it", "both", hint)
         for name, number in (("beam", self.beam), ("n_best", self.n_best), ("max_tokens", self.max_tokens)):
             if number is not None and not 1 <= number <= _MOST:
                 expected = "at least 1" if number < 1 else f"at most {_MOST:,}"
@@ -108,7 +118,8 @@ def decode(
     bos: int,
     eos: int,
     limit: Tensor,
-    never: Sequence[int] = (),
+    never: Sequence[int],
+    prefixes: Sequence[Sequence[int]] = (),
     session: DecodingSession | None = None,
 ) -> list[list[Hypothesis]]:
     """Decode a batch.
@@ -122,6 +133,7 @@ def decode(
         bos, eos: begin and end token.
         limit: maximum tokens of each row (B,).
         never: ids that are never written.
+        prefixes: the ids that each row begins with; () for none.
         session: of several batches; None for this one alone.
 
     Returns:
@@ -132,6 +144,11 @@ def decode(
         QkvError: scores are NaN.
     """
     model = as_stepper(models, how.mean, record_attention=how.coverage > 0)
+    constrained = how.no_repeat_ngram is not None or any(prefixes)
+    if constrained:
+        sink = never[0] if never else models[0].config.size
+        model = Constraining(model, sink, how.no_repeat_ngram, forced=_filled(prefixes, source))
+        never = (*never, sink)
     settings: dict[str, Any] = {"bos": bos, "eos": eos, "limit": limit, "never": never, "session": session}
     if how.sampling is not None:
         sample_keys = (torch.tensor(row, dtype=torch.int64, device=source.device) for row in keys)
@@ -141,8 +158,18 @@ def decode(
         return [list(row) for row in zip(*samples, strict=True)]
     if how.beam == 1:
         return [[best] for best in greedy(model, source, lengths, **settings)]
-    attended = _attended if how.coverage else None
-    return beam(model, source, lengths, search=how.search, attended=attended, **settings)
+
+    def attended(state: Any) -> Tensor:
+        return _attended(state.inner if constrained else state)
+
+    watched = attended if how.coverage else None
+    return beam(model, source, lengths, search=how.search, attended=watched, **settings)
+
+
+def _filled(prefixes: Sequence[Sequence[int]], source: Tensor) -> Tensor:
+    """Return prefixes as ids (B, P), −1 after the last one of a row."""
+    rows = [torch.tensor(ids, dtype=torch.int64, device="cpu") for ids in prefixes or [()] * len(source)]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1).to(source.device)
 
 
 def as_sampling(

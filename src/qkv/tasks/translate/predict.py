@@ -1,7 +1,7 @@
 """A trained translation model: translates source lines, and returns what each target token attended to."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from qkv.checkpoint.folder import is_checkpoint
 from qkv.data.batches import collate_sources, device_of, inference_batches, restore_order
-from qkv.data.open_vocabulary import OpenSource, decode_open, encode_source, pieces_open, surfaces
+from qkv.data.open_vocabulary import OpenSource, decode_open, encode_source, encode_target, pieces_open, surfaces
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.word_table import WordTable
 from qkv.decode.protocol import Hypothesis
@@ -40,7 +40,10 @@ if TYPE_CHECKING:
     from qkv.view.scene import Scene
 
 A = TypeVar("A", bound=Answerer)
+R = TypeVar("R")
 _BATCH_TOKENS = 4096
+_WIDER = 16
+"""How many times wider a beam may become to find different texts."""
 _GREEDY = Decoding()
 _UNREAD_COLUMN = 1 << 30
 _USUAL_LIMIT = LengthLimit()
@@ -302,12 +305,19 @@ class Translator:
         if how.mean != Decoding.mean and max(Counter(self.right_to_left).values()) == 1:
             hint = "There is nothing to average: omit it, or give several runs."
             raise ConfigError(setting("mean"), "several models of one direction", "one", hint)
-        hypotheses = self._decode([source.ids for source in sources], how, keys)
+        if how.ban_unknown and (self.tokenizer.unk < 0 or self.tokenizer.unk in self.tokenizer.never_written):
+            hint = "Omit it: it has no unknown token."
+            raise ConfigError("ban_unknown", "a model that can write an unknown token", self.tokenizer.kind, hint)
+        hypotheses = self._decode_different(sources, how, keys)
         rows = zip(lines, texts, sources, hypotheses, strict=True)
-        return [
-            [self._translation(line, text, source, ranked_hypothesis, attention, how) for ranked_hypothesis in ranked]
+        translations = [
+            [self._translation(line, text, source, hypothesis, attention, how) for hypothesis in ranked]
             for line, text, source, ranked in rows
         ]
+        if how.unknown is None or how.sampling is not None:
+            return translations
+        # Replacing unknown tokens can make texts the same.
+        return [_different(ranked, lambda one: one.text) for ranked in translations]
 
     def symbols(self, line: str, number: int = 1) -> str:
         """Return the text that the tokenizer reads: the line, or the symbols of its columns; "" for white space alone.
@@ -456,9 +466,51 @@ class Translator:
             return encode_source(text, self.tokenizer)
         return OpenSource(tuple(self.tokenizer.source.encode(text)), ())
 
-    def _decode(
-        self, sources: Sequence[Sequence[int]], how: Decoding, row_keys: RowKeys | None
+    def _decode_different(
+        self, sources: Sequence[OpenSource], how: Decoding, keys: RowKeys | None
     ) -> list[list[Hypothesis]]:
+        """Decode; of a beam the n best of different texts, for which it is widened where some are the same."""
+        found = self._decode(sources, how, keys)
+        wanted, width = how.n_best, how.beam
+        if wanted == 1 or how.sampling is not None:
+            return found
+
+        def of_texts(source: OpenSource, ranked: Sequence[Hypothesis]) -> list[Hypothesis]:
+            return _different(ranked, lambda one: decode_open(one.ids, self.tokenizer, source.unknown))
+
+        different = list(map(of_texts, sources, found))
+        missing = [index for index, ranked in enumerate(different) if len(ranked) < min(wanted, len(found[index]))]
+        while missing and width < _WIDER * how.beam:
+            width *= 2
+            wider = self._decode([sources[index] for index in missing], replace(how, beam=width, n_best=width), keys)
+            for index, ranked in zip(missing, wider, strict=True):
+                different[index] = of_texts(sources[index], ranked)
+            missing = [index for index in missing if len(different[index]) < wanted]
+        return [ranked[:wanted] for ranked in different]
+
+    def _prefix(self, source: OpenSource, prefix: str) -> list[int]:
+        """Return the tokens that a translation begins with.
+
+        Raises:
+            ConfigError: a model writes right to left, or cannot write them.
+        """
+        if any(self.right_to_left):
+            hint = "Translate with models that write left to right."
+            raise ConfigError("prefix", "models that write left to right", "one that writes right to left", hint)
+        text = prefix if self.table is None else self.table.text_symbols(prefix, "prefix")
+        tokenizer = self.tokenizer
+        ids = list(
+            encode_target(text, tokenizer, source.unknown) if source.unknown else tokenizer.encode(text, target=True)
+        )
+        if self.tokenizer.unk in ids:
+            written = surfaces(text, self.tokenizer)[ids.index(self.tokenizer.unk)]
+            hint = "Begin with words of the training targets."
+            raise ConfigError("prefix", "tokens of the model's vocabulary", repr(written)[:80], hint)
+        return ids
+
+    def _decode(self, opened: Sequence[OpenSource], how: Decoding, row_keys: RowKeys | None) -> list[list[Hypothesis]]:
+        sources = [source.ids for source in opened]
+        prefixes = [self._prefix(source, how.prefix) for source in opened] if how.prefix else []
         filled = [index for index, ids in enumerate(sources) if ids]
         hypotheses = [[Hypothesis((), 0.0)] for _ in sources]
         if filled:
@@ -474,18 +526,26 @@ class Translator:
                 for batch in counted(batches):
                     batch_sources = [filled_sources[index] for index in batch]
                     batch_keys = [[row[index] for index in batch] for row in keys]
-                    results.append(self._decode_batch(batch_sources, batch_keys, how, session))
+                    batch_prefixes = [prefixes[filled[index]] for index in batch] if prefixes else []
+                    results.append(self._decode_batch(batch_sources, batch_keys, batch_prefixes, how, session))
             for index, ranked in zip(filled, restore_order(batches, results), strict=True):
                 hypotheses[index] = [one.ended_at(self.tokenizer.other_ends) for one in ranked]
         return hypotheses
 
     def _decode_batch(
-        self, sources: Sequence[Sequence[int]], keys: Sequence[Sequence[int]], how: Decoding, session: DecodingSession
+        self,
+        sources: Sequence[Sequence[int]],
+        keys: Sequence[Sequence[int]],
+        prefixes: Sequence[Sequence[int]],
+        how: Decoding,
+        session: DecodingSession,
     ) -> list[list[Hypothesis]]:
         device = device_of(self.model)
         source_BS, lengths_B = collate_sources(sources, self.tokenizer.pad, device)
         settings: dict[str, Any] = {"bos": self.tokenizer.bos, "eos": self.tokenizer.eos, "session": session}
-        settings |= {"limit": how.limit(lengths_B, self.limit), "never": self.tokenizer.never_written}
+        never = (*self.tokenizer.never_written, *([self.tokenizer.unk] if how.ban_unknown else []))
+        limit = how.limit(lengths_B, self.limit).clamp(min=max(map(len, prefixes), default=0) + 1)
+        settings |= {"limit": limit, "never": never, "prefixes": prefixes}
         left_to_right, right_to_left = (
             [model for model, backward in zip(self.models, self.right_to_left, strict=True) if backward is direction]
             for direction in (False, True)
@@ -537,6 +597,14 @@ class Translator:
         first = tokenizer.size + len(source.unknown)
         ids = tuple(first + index if number == tokenizer.unk else number for index, number in enumerate(target))
         return ids, words
+
+
+def _different(ranked: Iterable[R], text: Callable[[R], str]) -> list[R]:
+    """Return the first of each text."""
+    first: dict[str, R] = {}
+    for one in ranked:
+        first.setdefault(text(one), one)
+    return list(first.values())
 
 
 def _averaged(run: Path, trained: Trained, device: str | torch.device, average: int) -> Translator:

@@ -140,6 +140,8 @@ class SearchSettings:
         ),
     ] = None
     mean: Annotated[Mean, Option("What an ensemble averages")] = "probability"
+    ban_unknown: Annotated[bool, Option("Never write the unknown token")] = False
+    no_repeat_ngram: Annotated[int | None, Option("Write no sequence of so many tokens twice", least=1)] = None
 
 
 _CHOSEN = "as chosen in training"
@@ -176,7 +178,10 @@ class ReadingSettings:
 class DecodingSettings(SearchSettings):
     """How translations are searched for; the commands that translate have these flags."""
 
-    n_best: Annotated[int, Option("Number of translations per line: line<TAB>score<TAB>text")] = 1
+    n_best: Annotated[
+        int, Option("Number of translations per line, of a beam different texts: line<TAB>score<TAB>text")
+    ] = 1
+    prefix: Annotated[str | None, Option("What each translation begins with")] = None
 
 
 @dataclass(frozen=True, kw_only=True)

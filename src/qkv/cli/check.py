@@ -1,31 +1,26 @@
 """`qkv check TASK`: report what is wrong or odd in the data of a training, before it is trained."""
 
 from collections.abc import Callable
-from functools import cache, partial
 from typing import Any
 
 from qkv.cli.failure import guarded
-from qkv.cli.flags import flagged, made_command
+from qkv.cli.flags import commands_of_tasks, flagged
 from qkv.cli.train import flags_of, typed_settings
 from qkv.errors import on_command_line
 from qkv.tasks.settings import TaskSettings
 
 
-def check_command(task: TaskSettings, recipe: Callable[[], Any]) -> Callable[..., None]:
-    """Return the command that checks the data of a task.
-
-    Args:
-        task: the settings.
-        recipe: imports and returns the task's recipe; called when the command runs.
-    """
+def check_command(task: TaskSettings) -> Callable[..., None]:
+    """Return the command that checks the data of a task."""
 
     @flagged({name: flag for name, flag in flags_of(task, options=False).items() if name in task.names_of_data}, {})
     def check(**flags: Any) -> None:
+        from qkv.tasks.catalog import recipe_of
         from qkv.tasks.check import check_data
         from qkv.tasks.notes import as_json, note
         from qkv.tasks.streams import write_json, write_lines
 
-        report = check_data(recipe(), task.in_tables(typed_settings(task, flags)))
+        report = check_data(recipe_of(task.name), task.in_tables(typed_settings(task, flags)))
         write_json([report.to_json_value()]) if as_json() else write_lines(str(report).splitlines())
         report.expect_usable()
         if kinds := report.kinds("kept"):
@@ -41,17 +36,4 @@ def check_command(task: TaskSettings, recipe: Callable[[], Any]) -> Callable[...
     return guarded(check, task.table_of)
 
 
-@cache
-def command_of(task: str) -> Any:
-    """Return the command of a task as typer makes it.
-
-    Raises:
-        KeyError: there is no such task.
-
-    Example:
-        >>> command_of("tag").name
-        'tag'
-    """
-    from qkv.tasks.catalog import TASKS, recipe_of
-
-    return made_command(task, check_command(TASKS[task], partial(recipe_of, task)))
+command_of = commands_of_tasks(check_command)

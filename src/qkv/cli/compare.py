@@ -1,7 +1,6 @@
 """`qkv compare TASK`: train a task with each combination of some settings."""
 
 from collections.abc import Callable, Mapping
-from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +8,7 @@ import typer
 
 from qkv.cli.early_exit import INTERRUPTED
 from qkv.cli.failure import guarded
-from qkv.cli.flags import flagged, made_command, option_of
+from qkv.cli.flags import commands_of_tasks, flagged, option_of
 from qkv.cli.train import flags_of
 from qkv.settings import choices_of, defaults_of, help_of, hints_of, parse
 from qkv.tasks.compare.settings import NOT_COMPARED, TEST, CompareOptions, can_vary, files_to_test
@@ -18,19 +17,14 @@ from qkv.tasks.settings import TaskSettings
 _PANEL = "Comparison"
 
 
-def compare_command(task: TaskSettings, recipe: Callable[[], Any]) -> Callable[..., None]:
-    """Return the command that compares settings of a task.
-
-    Args:
-        task: the settings.
-        recipe: imports and returns the task's recipe; called when the command runs.
-    """
+def compare_command(task: TaskSettings) -> Callable[..., None]:
+    """Return the command that compares settings of a task."""
 
     @flagged(_flags(task), defaults_of(CompareOptions))
     def compare(**flags: Any) -> None:
         options = {name: flags.pop(name) for name in defaults_of(CompareOptions)}
         typed = {name: _values(task, name, item) for name, item in flags.items() if item is not None}
-        _compare(recipe(), typed, options)
+        _compare(task.name, typed, options)
 
     compare.__name__ = f"compare_{task.name}"
     compare.__doc__ = f"""Compare settings of {task.name}: every combination of values that are separated by commas.
@@ -76,14 +70,15 @@ def _number(hint: Any, text: str) -> Any:
     return parse(hint, text)
 
 
-def _compare(recipe: Any, settings: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+def _compare(task: str, settings: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    from qkv.tasks.catalog import recipe_of
     from qkv.tasks.compare.comparing import compare
     from qkv.tasks.notes import as_json, note
     from qkv.tasks.streams import write_json, write_lines
 
     out = options["out"]
     outcome = compare(
-        recipe, settings, out, seeds=options["seeds"], controls=options["controls"], device=options["device"]
+        recipe_of(task), settings, out, seeds=options["seeds"], controls=options["controls"], device=options["device"]
     )
     comparison = outcome.comparison
     if comparison.rows:
@@ -98,17 +93,4 @@ def _compare(recipe: Any, settings: Mapping[str, Any], options: Mapping[str, Any
         raise typer.Exit(INTERRUPTED)
 
 
-@cache
-def command_of(task: str) -> Any:
-    """Return the command of a task as typer makes it.
-
-    Raises:
-        KeyError: there is no such task.
-
-    Example:
-        >>> command_of("tag").name
-        'tag'
-    """
-    from qkv.tasks.catalog import TASKS, recipe_of
-
-    return made_command(task, compare_command(TASKS[task], partial(recipe_of, task)))
+command_of = commands_of_tasks(compare_command)

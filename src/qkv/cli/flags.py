@@ -10,7 +10,7 @@ import typer
 
 from qkv.cli.paths import CommandOfPaths
 from qkv.settings import choices_of, defaults_of, has_texts, help_of, hints_of, options_of, parts_of
-from qkv.tasks.settings import WordTableSettings
+from qkv.tasks.settings import TaskSettings, WordTableSettings
 
 TRAIN, USE, LOOK, DEPLOY = "Train", "Use", "Look", "Deploy"
 """The parts of the help."""
@@ -129,3 +129,22 @@ def made_command(name: str, function: Callable[..., None], panel: str | None = N
     command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
     command.command(name, cls=CommandOfPaths, rich_help_panel=panel)(function)
     return typer.main.get_command(command)
+
+
+def commands_of_tasks(make: Callable[[TaskSettings], Callable[..., None]]) -> Callable[[str], Any]:
+    """Return a function that returns the command of a task by the task's name.
+
+    Args:
+        make: returns what the command does, from the settings of its task.
+
+    Raises:
+        KeyError: there is no such task.
+    """
+
+    @functools.cache
+    def command_of(task: str) -> Any:
+        from qkv.tasks.catalog import TASKS
+
+        return made_command(task, make(TASKS[task]))
+
+    return command_of

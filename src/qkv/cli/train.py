@@ -1,7 +1,6 @@
 """`qkv train TASK` and `qkv prepare`: commands made from tables of settings."""
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +8,7 @@ import typer
 
 from qkv.cli.early_exit import BAD_INPUT
 from qkv.cli.failure import guarded
-from qkv.cli.flags import flagged, made_command, option_of, type_of
+from qkv.cli.flags import commands_of_tasks, flagged, option_of, type_of
 from qkv.cli.paths import expect_output_files
 from qkv.errors import ConfigError
 from qkv.settings import defaults_of, hints_of, options_of, parse
@@ -62,14 +61,8 @@ def _run_flags(options: type) -> Iterator[tuple[str, Any]]:
         yield name, Annotated[hint, option_of(options, name, help, RUN)]
 
 
-def train_command(task: TaskSettings, recipe: "Callable[[], AnyRecipe]") -> Callable[..., None]:
-    """Return the command that trains a task: its flags are the task's settings.
-
-    Args:
-        task: the settings.
-        recipe: imports and returns the task's recipe; called when the command runs.
-    """
-
+def train_command(task: TaskSettings) -> Callable[..., None]:
+    """Return the command that trains a task: its flags are the task's settings."""
     positional = {_CORPUS: _Corpus} if _PREPARED in task.table_of else {}
 
     @flagged(positional | flags_of(task), defaults_of(task.options))
@@ -78,27 +71,16 @@ def train_command(task: TaskSettings, recipe: "Callable[[], AnyRecipe]") -> Call
             flags[_PREPARED] = _one_corpus(corpus, flags[_PREPARED])
         options = {name: flags.pop(name) for name in defaults_of(task.options)}
         expect_output_files(task.options, options)
-        train_by_flags(recipe(), flags, options)
+        from qkv.tasks.catalog import recipe_of
+
+        train_by_flags(recipe_of(task.name), flags, options)
 
     train.__doc__ = task.help
     train.__name__ = f"train_{task.name}"
     return guarded(train, task.table_of)
 
 
-@cache
-def command_of(task: str) -> Any:
-    """Return the command of a task as typer makes it.
-
-    Raises:
-        KeyError: there is no such task.
-
-    Example:
-        >>> command_of("tag").name
-        'tag'
-    """
-    from qkv.tasks.catalog import TASKS, recipe_of
-
-    return made_command(task, train_command(TASKS[task], partial(recipe_of, task)))
+command_of = commands_of_tasks(train_command)
 
 
 def train_by_flags(recipe: "AnyRecipe", flags: Mapping[str, Any], options: Mapping[str, Any]) -> None:

@@ -122,7 +122,7 @@ def test_a_translation_that_is_cut_is_told_of(folder: Path) -> None:
     assert done.stderr == (
         "qkv: 3 of 3 translations were cut at the length limit, the first in line 1. Increase --max-tokens.\n"
     )
-    refused(run("translate", folder / "first", "--max-tokens", "0"), "--max-tokens: expected at least 1; got 0")
+    refused(run("translate", folder / "first", "--max-tokens", "0"), "--max-tokens: expected an integer, at least 1")
     ended = Translator.load(folder / "first")
     with torch.no_grad():
         ended.model.output.bias[ended.tokenizer.eos] = 100

@@ -148,10 +148,10 @@ def test_coverage_needs_attention() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Decoding(beam=0), "beam: expected at least 1; got 0"),
+        (lambda: Decoding(beam=0), "beam: expected an integer, at least 1 and at most 1,000,000; got 0"),
         (lambda: Decoding(beam=2, n_best=3), "n_best: expected from 1 to the beam width 2; got 3"),
         (lambda: Decoding(beam=2, sampling=Sampling()), "beam: expected 1 with sampling; got 2"),
-        (lambda: Decoding(max_tokens=0), "max_tokens: expected at least 1; got 0"),
+        (lambda: Decoding(max_tokens=0), "max_tokens: expected an integer, at least 1 and at most 1,000,000; got 0"),
         (lambda: Decoding(stop="filled"), 'stop: expected "proved" without a beam; got "filled"'),
         (lambda: Decoding(coverage=0.5), "coverage: expected 0 without a beam; got 0.5"),
         (lambda: as_sampling(False, None, 3, None, None), "top_k: expected sample as well; got no sample"),

@@ -2,28 +2,26 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast, final, get_args
+from typing import Any, NamedTuple, cast, final
 
 import torch
 from torch import Tensor
 
 from qkv.decode.beam import Beam, Ranking, beam
-from qkv.decode.choices import Mean, Normalization, Stop
+from qkv.decode.choices import Mean
 from qkv.decode.constraints import Constraining
 from qkv.decode.ensemble import Ensemble
 from qkv.decode.greedy import greedy
 from qkv.decode.protocol import Hypothesis, Stepper, as_beam_stepper, start_in
 from qkv.decode.sampling import Sampling, sample
-from qkv.errors import ConfigError, expect_name, setting
+from qkv.errors import ConfigError, setting
 from qkv.linalg.session import DecodingSession
+from qkv.settings import check, options_of
 from qkv.tasks.translate.alignment_reading import AlignmentReading
 from qkv.tasks.translate.limits import LengthLimit
 from qkv.tasks.translate.model import TranslationModel
 from qkv.tasks.translate.settings import DecodingSettings
 from qkv.values.checked import checked
-
-_MOST = 1_000_000
-"""Upper limit of beam width and tokens: larger values would never finish in practice."""
 
 
 @final
@@ -61,22 +59,13 @@ class Decoding(DecodingSettings):
     unknown: AlignmentReading | None = None
 
     def __post_init__(self) -> None:
-        if self.no_repeat_ngram is not None and self.no_repeat_ngram < 1:
-            hint = "3 suits most texts."
-            raise ConfigError("no_repeat_ngram", "at least 1", f"{self.no_repeat_ngram}", hint)
+        check(self, *options_of(DecodingSettings))
         if self.ban_unknown and self.unknown is not None:
             hint = "Both deal with unknown tokens: omit one of them."
-            raise ConfigError("ban_unknown", f"no {setting('replace_unknown')} beside it", "both", hint)
-        for name, number in (("beam", self.beam), ("n_best", self.n_best), ("max_tokens", self.max_tokens)):
-            if number is not None and not 1 <= number <= _MOST:
-                expected = "at least 1" if number < 1 else f"at most {_MOST:,}"
-                raise ConfigError(name, expected, f"{number}", "Omit it for the default.")
+            raise ConfigError("ban_unknown", "no " + setting("replace_unknown") + " beside it", "both", hint)
         if self.sampling is not None and self.beam != 1:
             hint = "Use either a beam or sampling."
             raise ConfigError("beam", "1 with sampling", f"{self.beam}", hint)
-        expect_name("normalization", self.normalization, get_args(Normalization))
-        expect_name("stop", self.stop, get_args(Stop))
-        expect_name("mean", self.mean, get_args(Mean))
         for name in ("length_penalty", "normalization", "coverage", "stop"):
             if self.beam == 1 and getattr(self, name) != getattr(Decoding, name):
                 usual, got = (

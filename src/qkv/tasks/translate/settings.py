@@ -28,6 +28,8 @@ from qkv.training_settings import Settings as Training
 
 TOKENS_PER_SOURCE_TOKEN, MORE_TOKENS = 3, 16
 """The usual limit of a translation: no text of a language pair grows more than threefold."""
+_MOST, _OMIT = 1_000_000, "Omit it for the default."
+"""The largest beam, and the most tokens and translations: more would never finish in practice."""
 Direction = Literal["ahead", "back"]
 """The direction in which a model writes."""
 Symmetrization = Literal["mutual", "intersection", "union", "grow-diagonal", "grow-diagonal-final"]
@@ -125,7 +127,7 @@ class MemberSettings:
 class SearchSettings:
     """How a translation is searched for."""
 
-    beam: Annotated[int, Option("Beam width; 1 is greedy")] = 1
+    beam: Annotated[int, Option("Beam width; 1 is greedy", least=1, most=_MOST, hint=_OMIT)] = 1
     length_penalty: Annotated[float, Option("0 compares log-probabilities, 1 their mean per token")] = 1.0
     normalization: Annotated[Normalization, Option("Length normalization")] = "plain"
     coverage: Annotated[float, Option("Penalty for source words with little attention")] = 0.0
@@ -136,12 +138,17 @@ class SearchSettings:
         int | None,
         Option(
             "Maximum tokens per translation",
+            least=1,
+            most=_MOST,
+            hint=_OMIT,
             or_else=f"{TOKENS_PER_SOURCE_TOKEN} per source token plus {MORE_TOKENS}, or as in training",
         ),
     ] = None
     mean: Annotated[Mean, Option("What an ensemble averages")] = "probability"
     ban_unknown: Annotated[bool, Option("Never write the unknown token")] = False
-    no_repeat_ngram: Annotated[int | None, Option("Write no sequence of so many tokens twice", least=1)] = None
+    no_repeat_ngram: Annotated[
+        int | None, Option("Write no sequence of so many tokens twice", least=1, hint="3 suits most texts.")
+    ] = None
 
 
 _CHOSEN = "as chosen in training"
@@ -179,7 +186,13 @@ class DecodingSettings(SearchSettings):
     """How translations are searched for; the commands that translate have these flags."""
 
     n_best: Annotated[
-        int, Option("Number of translations per line, of a beam different texts: line<TAB>score<TAB>text")
+        int,
+        Option(
+            "Number of translations per line, of a beam different texts: line<TAB>score<TAB>text",
+            least=1,
+            most=_MOST,
+            hint=_OMIT,
+        ),
     ] = 1
     prefix: Annotated[str | None, Option("What each translation begins with")] = None
 

@@ -50,6 +50,25 @@ def objects(*arguments: str, feed: str = "") -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.parametrize("task", ["classify", "tag"])
+def test_a_report_has_an_object_for_each_label_and_confusion(task: str, shelf: Shelf) -> None:
+    data = TRAININGS[task][1]
+    figures = objects("evaluate", shelf.run(task), "--data", data)
+    report = objects("evaluate", shelf.run(task), "--data", data, "--report")
+    assert report[: len(figures)] == figures
+    scores = [one for one in report if "support" in one]
+    confusions = [one for one in report if "count" in one]
+    assert len(scores) >= 2
+    assert all(set(one) == {"label", "precision", "recall", "f1", "support"} <= DOCUMENTED for one in scores)
+    assert all(set(one) == {"label", "predicted", "count"} <= DOCUMENTED for one in confusions)
+    assert report == [*figures, *scores, *confusions]
+    if task == "classify":
+        right = sum(one["recall"] * one["support"] for one in scores) / sum(one["support"] for one in scores)
+        assert right == pytest.approx(figures[0]["value"])
+    text = succeeded(run("evaluate", shelf.run(task), "--data", data, "--report")).stdout
+    assert all(re.search(rf"^{re.escape(one['label'])} ", text, flags=re.MULTILINE) for one in scores)
+
+
 def leaves(group: Any, before: str = "") -> Iterator[str]:
     for name, command in group.commands.items():
         yield from leaves(command, f"{name} ") if hasattr(command, "commands") else [before + name]

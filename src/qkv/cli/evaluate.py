@@ -9,7 +9,7 @@ from qkv.cli.failure import with_torch
 from qkv.cli.flags import made_command
 from qkv.cli.paths import CommandOfPaths
 from qkv.cli.tables import command_of_table
-from qkv.tasks.settings import EvaluationSettings
+from qkv.tasks.settings import EvaluationSettings, LabelsEvaluation
 
 ANY_FLAGS = {"ignore_unknown_options": True, "allow_extra_args": True}
 """Settings of a command that cannot know all flags: what is wrong with its run is said before what is with them."""
@@ -54,16 +54,22 @@ def _command_of(task: str) -> Any:
 
 
 def _evaluate(runs: list[Path], files: EvaluationSettings) -> None:
-    from qkv.tasks.evaluation import evaluate as score
+    from qkv.tasks.evaluation import score
     from qkv.tasks.notes import as_json, working
-    from qkv.tasks.streams import fields_of, write_json, write_lines
+    from qkv.tasks.streams import aligned, fields_of, write_json, write_lines
 
     with working("evaluating"):
-        figures = score(runs[0], files)
+        scored = score(runs[0], files)
+    figures = scored.figures
+    report = scored.report() if isinstance(files, LabelsEvaluation) and files.report else None
     if as_json():
         write_json({**fields_of(figure), "unit": figure.unit} for figure in figures)
+        if report is not None:
+            write_json(map(fields_of, [*report.scores, *report.confusions]))
         return
     write_lines(f"{figure.name}\t{figure.value:.4f}\t{figure.signature}\t{figure.unit}" for figure in figures)
+    for table in report.tables() if report is not None else ():
+        write_lines(["", *aligned(table)])
 
 
 evaluate = command_of_table("evaluate", EvaluationSettings, _evaluate)

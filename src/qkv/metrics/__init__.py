@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     )
     from qkv.metrics.edits import character_error_rate, edit_distance, token_error_rate, word_error_rate
     from qkv.metrics.figure import Figure
+    from qkv.metrics.labels import LabelReport, label_report, span_report
     from qkv.metrics.likelihood import bits_per_character, perplexity
     from qkv.metrics.matches import accuracy, exact_match, macro_f1
     from qkv.metrics.translation import bleu, chrf, tokenized_bleu
 
 __all__ = [
     "Figure",
+    "LabelReport",
     "Links",
     "accuracy",
     "alignment_error_rate",
@@ -35,10 +37,12 @@ __all__ = [
     "chrf",
     "edit_distance",
     "exact_match",
+    "label_report",
     "macro_f1",
     "parse_alignments",
     "parse_links",
     "perplexity",
+    "span_report",
     "token_error_rate",
     "tokenized_bleu",
     "word_error_rate",
@@ -48,6 +52,7 @@ __getattr__ = lazy(
     __name__,
     {
         "Figure": "qkv.metrics.figure",
+        "LabelReport": "qkv.metrics.labels",
         "Links": "qkv.metrics.alignment",
         "accuracy": "qkv.metrics.matches",
         "alignment_error_rate": "qkv.metrics.alignment",
@@ -59,10 +64,12 @@ __getattr__ = lazy(
         "chrf": "qkv.metrics.translation",
         "edit_distance": "qkv.metrics.edits",
         "exact_match": "qkv.metrics.matches",
+        "label_report": "qkv.metrics.labels",
         "macro_f1": "qkv.metrics.matches",
         "parse_alignments": "qkv.metrics.alignment",
         "parse_links": "qkv.metrics.alignment",
         "perplexity": "qkv.metrics.likelihood",
+        "span_report": "qkv.metrics.labels",
         "token_error_rate": "qkv.metrics.edits",
         "tokenized_bleu": "qkv.metrics.translation",
         "word_error_rate": "qkv.metrics.edits",

@@ -7,10 +7,15 @@ from qkv.metrics.figure import Figure
 from qkv.tasks.load import load
 from qkv.tasks.settings import AnswersEvaluation, EvaluationSettings
 from qkv.tasks.streams import format_lines
-from qkv.tasks.task import Answerer
+from qkv.tasks.task import Answerer, Scored
 
 
 def evaluate(run: str | Path, files: EvaluationSettings) -> list[Figure]:
+    """Score a model on files of its task, and return the figures alone; see `score`."""
+    return score(run, files).figures
+
+
+def score(run: str | Path, files: EvaluationSettings) -> Scored:
     """Score a model on files of its task.
 
     Args:
@@ -18,7 +23,8 @@ def evaluate(run: str | Path, files: EvaluationSettings) -> list[Figure]:
         files: what to score on: the table `evaluation` of the task's settings.
 
     Returns:
-        The metrics. What is odd in files and answers is reported on standard error.
+        Figures, answers, and a report of labels where there are some. What is odd in files and answers is reported on
+        standard error.
 
     Raises:
         CheckpointError: the checkpoint is invalid.
@@ -26,8 +32,8 @@ def evaluate(run: str | Path, files: EvaluationSettings) -> list[Figure]:
         ConfigError: a file is missing, or a setting is invalid.
     """
     trained: Answerer = load(run, files.device)
-    figures, lines, _ = trained.score_files(files)
+    scored = trained.score_files(files)
     if isinstance(files, AnswersEvaluation) and files.out is not None:
         # A model of bytes can write a line feed, which must not shift the lines below.
-        replace_file(files.out, format_lines(lines).encode("utf-8"))
-    return figures
+        replace_file(files.out, format_lines(scored.lines).encode("utf-8"))
+    return scored

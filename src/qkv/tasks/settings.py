@@ -103,6 +103,15 @@ class AnswersEvaluation(EvaluationSettings):
     out: Annotated[Path | None, Option("Also write the model's output to this file", writes=())] = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class LabelsEvaluation(AnswersEvaluation):
+    """The same for a model that labels texts or words."""
+
+    report: Annotated[
+        bool, Option("Also write precision, recall, F1 and support of each label or type, and what was confused")
+    ] = False
+
+
 MOST_MODELS = 100
 """The most models of an ensemble."""
 PICTURES = (".html", ".svg", ".png", ".pdf")

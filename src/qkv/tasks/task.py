@@ -9,6 +9,7 @@ import torch
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, UnsupportedError, setting
 from qkv.metrics.figure import Figure
+from qkv.metrics.labels import LabelReport
 from qkv.tasks.runs import Trained
 
 if TYPE_CHECKING:
@@ -23,11 +24,13 @@ class Scored(NamedTuple):
         figures: the metrics, the most important one first.
         lines: the model's answers, as they are written to a file.
         credits: returns how good each answer is, more for better ones; nothing for a task without answers.
+        report: returns how well each label, or type of spans, is found; None for a task without labels.
     """
 
     figures: list[Figure]
     lines: Iterable[str]
     credits: Callable[[], Sequence[float]] = tuple
+    report: Callable[[], LabelReport | None] = lambda: None
 
 
 class Answerer(Protocol):

@@ -20,6 +20,7 @@ from qkv.data.batches import (
 from qkv.data.tokenizer import Tokenizer
 from qkv.decode.likeliest import expect_numbers
 from qkv.metrics.figure import Figure
+from qkv.metrics.labels import LabelReport, label_report, span_report
 from qkv.metrics.matches import accuracy, macro_f1
 from qkv.metrics.spans import names_spans, span_f1
 from qkv.models.reader import TextClassifier, TextTagger
@@ -125,6 +126,12 @@ def judge_labels(predicted: Sequence[Sequence[str]], truth: Sequence[Sequence[st
     ours, theirs = ([label for text in side for label in text] for side in (predicted, truth))
     figures = [accuracy(ours, theirs), macro_f1(ours, theirs)]
     return [span_f1(predicted, truth), *figures] if names_spans(sorted(set(theirs))) else figures
+
+
+def report_labels(predicted: Sequence[Sequence[str]], truth: Sequence[Sequence[str]]) -> LabelReport:
+    """Compare labels one by one, or spans type by type if labels are spans; arguments as for `judge_labels`."""
+    ours, theirs = ([label for text in side for label in text] for side in (predicted, truth))
+    return span_report(predicted, truth) if names_spans(sorted(set(theirs))) else label_report(ours, theirs)
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from qkv.tasks.classify.data import TextAndLabels, encode_words
-from qkv.tasks.classify.objective import judge_labels
+from qkv.tasks.classify.objective import judge_labels, report_labels
 from qkv.tasks.length import naming_line
 from qkv.tasks.notes import note
 from qkv.tasks.task import Scored
@@ -52,4 +52,5 @@ def score_labels(
             for text, labels in zip(texts, predicted, strict=True)
         ]
 
-    return Scored(judge_labels(predicted, [text.labels for text in texts]), lines, credits)
+    truth = [text.labels for text in texts]
+    return Scored(judge_labels(predicted, truth), lines, credits, lambda: report_labels(predicted, truth))

@@ -9,8 +9,8 @@ from qkv.models.configs.reader import ClassifierConfig
 from qkv.settings import Option
 from qkv.tasks.settings import (
     LEARNING_RATE,
-    AnswersEvaluation,
     DeviceSettings,
+    LabelsEvaluation,
     Pairs,
     ShardAnswers,
     SkipSettings,
@@ -28,7 +28,7 @@ class ClassifyData:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifyEvaluation(AnswersEvaluation, ClassifyData):
+class ClassifyEvaluation(LabelsEvaluation, ClassifyData):
     """Score labels with the code of training: accuracy and F1.
 
     Example: qkv evaluate runs/films --data test.tsv

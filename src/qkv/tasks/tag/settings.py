@@ -10,8 +10,8 @@ from qkv.models.configs.reader import ReaderConfig
 from qkv.settings import Option
 from qkv.tasks.classify.settings import LOOP
 from qkv.tasks.settings import (
-    AnswersEvaluation,
     DeviceSettings,
+    LabelsEvaluation,
     ShardAnswers,
     SkipSettings,
     TaskSettings,
@@ -31,7 +31,7 @@ class TagData:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TagEvaluation(AnswersEvaluation, TagData):
+class TagEvaluation(LabelsEvaluation, TagData):
     """Score tags with the code of training: accuracy and F1.
 
     Example: qkv evaluate runs/names --data test.conll

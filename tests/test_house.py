@@ -88,7 +88,17 @@ def run(*command: str, **environment: str) -> str:
     return done.stdout
 
 
-OPTIONAL = ("numba", "llvmlite", "triton", "matplotlib", "starlette", "uvicorn", "transformers", "tensorboard")
+OPTIONAL = (
+    "numba",
+    "llvmlite",
+    "triton",
+    "matplotlib",
+    "prometheus_client",
+    "starlette",
+    "uvicorn",
+    "transformers",
+    "tensorboard",
+)
 FORBIDDEN = """
 import sys
 sys.modules.update(dict.fromkeys(sys.argv[1:]))  # as if they were not installed

@@ -25,6 +25,7 @@ __all__ = [
     "OutOfMemoryError",
     "Place",
     "QkvError",
+    "Setting",
     "ShapeError",
     "TrainingError",
     "UnsupportedError",

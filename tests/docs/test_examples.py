@@ -25,8 +25,8 @@ from tests.docs.examples import (
 import qkv
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-IN_A_SHELL = {"scale"}
-"""Pages for several processes: `tests/test_documents.py` runs them in a shell."""
+IN_A_SHELL = {"scale", "serve"}
+"""Pages for several processes: `tests/test_documents.py` and `tests/serving/test_page.py` run them in a shell."""
 MEASUREMENTS = {"planner"}
 """Pages whose commands are the benchmarks."""
 EXAMPLES = [page for page in PAGES if blocks(page, "python", "sh", "")]

@@ -18,6 +18,7 @@ from qkv.cli.export import export
 from qkv.cli.flags import DEPLOY, LOOK, TRAIN, USE
 from qkv.cli.paths import CommandOfPaths
 from qkv.cli.runs import runs
+from qkv.cli.serve import serve
 from qkv.cli.train import command_of as training
 from qkv.cli.train import prepare_command
 from qkv.cli.view import view
@@ -107,7 +108,8 @@ _LOOKS: tuple[Any, ...] = (view, align, explain)
 app.command("evaluate", cls=EvaluateCommand, context_settings=ANY_FLAGS, rich_help_panel=USE)(evaluate)
 for command in _LOOKS:
     app.command(cls=CommandOfPaths, rich_help_panel=LOOK)(command)
-app.command(cls=CommandOfPaths, rich_help_panel=DEPLOY)(export)
+for command in (export, serve):
+    app.command(cls=CommandOfPaths, rich_help_panel=DEPLOY)(command)
 
 
 def _version(requested: bool) -> None:

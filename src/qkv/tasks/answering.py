@@ -1,15 +1,16 @@
 """Answering standard input part by part, so that memory does not grow with its length and answers come early."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from qkv.data.corpus import in_parts
 from qkv.errors import DataError
+from qkv.settings import as_dict
 from qkv.tasks.drawing import Drawable, Drawing, alignments
 from qkv.tasks.notes import as_json, note, working
-from qkv.tasks.streams import format_lines, format_results, stdin_is_terminal, stream_stdin
+from qkv.tasks.streams import fields_of, format_lines, format_results, stdin_is_terminal, stream_stdin
 from qkv.tasks.tokenizing import UnknownCounter
 
 Part = TypeVar("Part", bound=Sized)
@@ -42,12 +43,17 @@ class Answers(NamedTuple):
         drawing: draws the attention.
         tabs: whether lines may have columns; otherwise the first tab is reported.
         examples: what is answered if nothing is given.
+        requested: answers the inputs of a request, each as the command with --json does; takes them and the table
+            `requests` of the task's settings. None for a task that is not served.
+        streamed: answers one input of a request piece by piece; None for a task whose answers come whole.
     """
 
     texts: Texts
     drawing: Drawing
     tabs: bool = False
     examples: Sequence[str] = ()
+    requested: Callable[[Sequence[Any], Any], Sequence[Mapping[str, object]]] | None = None
+    streamed: Callable[[str, Any], Iterator[str]] | None = None
 
 
 def parts_of_stdin(*, line_buffered: bool = False, tabs: bool = False) -> Iterator[list[str]]:
@@ -96,7 +102,7 @@ def line_answers(
     Args:
         what: what is done, such as "translating".
         answer: returns the answers to some lines; it also takes `attention`, whether they are to have their weights,
-            and `first`, the number of the first line.
+            `first`, the number of the first line, and the settings of a request.
         as_lines: writes an answer as lines; if the user asked for JSON, its fields are written instead.
         drawing: draws the answers.
         unknown: returns a counter, for each file.
@@ -115,7 +121,10 @@ def line_answers(
             drawing.add(alignments(answers))
         counter.report(file)
 
-    return Answers(texts, drawing)
+    def requested(lines: Sequence[str], request: Any) -> list[Mapping[str, object]]:
+        return list(map(fields_of, answer(lines, **as_dict(request))))
+
+    return Answers(texts, drawing, requested=requested)
 
 
 def answered(

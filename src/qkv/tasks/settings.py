@@ -132,6 +132,19 @@ class AnswerSettings(RunSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RequestSettings:
+    """What a request to `qkv serve` can set; a task extends it."""
+
+    rows: ClassVar[bool] = False
+    """Whether inputs are rows of numbers, in place of texts."""
+
+    @property
+    def draws(self) -> bool:
+        """Whether answers depend on chance, and so on how often an input was there before."""
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
 class LineAnswers(AnswerSettings):
     """The same for a command that answers the lines of standard input."""
 
@@ -311,6 +324,7 @@ class TaskSettings:
         options: what the command has besides.
         evaluation: what `qkv evaluate` is given for a run of the task.
         answers: what the command of the task's name is given, which answers by a trained model; None for no command.
+        requests: what a request to `qkv serve` can set; None for a task that it does not serve.
     """
 
     name: str
@@ -320,6 +334,7 @@ class TaskSettings:
     options: type[RunOptions] = TextOptions
     evaluation: type[EvaluationSettings] = EvaluationSettings
     answers: type[AnswerSettings] | None = None
+    requests: type[RequestSettings] | None = None
 
     @cached_property
     def table_of(self) -> dict[str, str]:

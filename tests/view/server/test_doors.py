@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 from qkv.errors import ConfigError
-from qkv.view.server import guard, serve
-from qkv.view.server.guard import HEADERS, LARGEST_BODY, LARGEST_HEAD, LONGEST_TARGET, new_token
+from qkv.http import connections, messages
+from qkv.http.messages import HEADERS, LARGEST_HEAD
+from qkv.view.server.guard import LARGEST_BODY, LONGEST_TARGET, new_token
 from qkv.view.server.serve import Serving
 
 # One client for all: creating one takes longer than a request.
@@ -213,7 +214,7 @@ def test_missing_and_doubled_parameters(client):
 
 
 def test_who_dawdles_is_hung_up_on(scene, monkeypatch):
-    monkeypatch.setattr(serve, "PATIENCE", 0.3)
+    monkeypatch.setattr(connections, "PATIENCE", 0.3)
     with Serving(scene) as serving:
         with socket.create_connection(("127.0.0.1", serving.port), timeout=300) as connection:
             connection.sendall(b"GET / HT")
@@ -225,7 +226,7 @@ def test_who_dawdles_is_hung_up_on(scene, monkeypatch):
 
 
 def test_half_a_request_after_an_answer_is_hung_up_on(scene, monkeypatch):
-    monkeypatch.setattr(serve, "PATIENCE", 0.5)
+    monkeypatch.setattr(connections, "PATIENCE", 0.5)
     with Serving(scene) as serving, socket.create_connection(("127.0.0.1", serving.port), timeout=20) as connection:
         line = f"GET /{serving.token}/static/live.js HTTP/1.1\r\nHost: 127.0.0.1:{serving.port}\r\n\r\n"
         connection.sendall(line.encode() + b"GET / HT")
@@ -234,7 +235,7 @@ def test_half_a_request_after_an_answer_is_hung_up_on(scene, monkeypatch):
 
 
 def test_what_is_left_of_a_refused_request_is_not_waited_for(scene, monkeypatch):
-    monkeypatch.setattr(serve, "PATIENCE", 0.5)
+    monkeypatch.setattr(connections, "PATIENCE", 0.5)
     with Serving(scene) as serving:
         head = f"POST /x HTTP/1.1\r\nHost: 127.0.0.1:{serving.port}\r\nContent-Length: 99\r\n\r\n"
         with socket.create_connection(("127.0.0.1", serving.port), timeout=20) as connection:
@@ -256,13 +257,16 @@ def closed(connection):
 
 def test_half_requests_never_lock_the_owner_out(scene):
     with Serving(scene) as serving:
-        half = [socket.create_connection(("127.0.0.1", serving.port)) for _ in range(3 * serve.CLIENTS)]
+        half = [
+            socket.create_connection(("127.0.0.1", serving.port))
+            for _ in range(3 * connections.TimeoutProtocol.clients)
+        ]
         for connection in half:
             with suppress(OSError):
                 connection.sendall(b"GET / HT")
         for _ in range(3):
             assert _ANYONE.get(serving.url + "api/scene").status_code == 200
-        assert len(serving._server.server_state.connections) <= serve.CLIENTS
+        assert len(serving._server.server_state.connections) <= connections.TimeoutProtocol.clients
         for connection in half:
             connection.close()
 
@@ -334,7 +338,7 @@ def test_the_redirect_file_is_private_and_goes_with_the_viewer(scene):
 
 
 def test_a_question_that_never_comes_is_refused(scene, monkeypatch):
-    monkeypatch.setattr(guard, "PATIENCE", 0.3)
+    monkeypatch.setattr(messages, "PATIENCE", 0.3)
     logged = []
     monkeypatch.setattr(logging.Logger, "handle", lambda logger, record: logged.append(record))
     with Serving(scene) as serving:

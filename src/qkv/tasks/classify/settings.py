@@ -12,6 +12,7 @@ from qkv.tasks.settings import (
     DeviceSettings,
     LabelsEvaluation,
     Pairs,
+    RequestSettings,
     ShardAnswers,
     SkipSettings,
     TaskSettings,
@@ -80,4 +81,5 @@ CLASSIFY = TaskSettings(
     {"tokenizer": {"tokenizer": "word", "vocabulary": 30_000}, "training": LOOP},
     evaluation=ClassifyEvaluation,
     answers=ClassifyAnswers,
+    requests=RequestSettings,
 )

@@ -11,6 +11,7 @@ from qkv.tasks.settings import (
     AnswerSettings,
     DeviceSettings,
     EvaluationSettings,
+    RequestSettings,
     SkipSettings,
     TaskSettings,
     Texts,
@@ -42,13 +43,9 @@ class GenerateEvaluation(EvaluationSettings, GenerateText):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerateAnswers(AnswerSettings, DeviceSettings):
-    """Continue a prompt; the text appears as it is generated.
+class GenerateRequest(RequestSettings):
+    """How the prompts of a request are continued."""
 
-    Example: qkv generate runs/plays --prompt "KING:" --tokens 500
-    """
-
-    prompt: Annotated[str, Option("The text to continue", or_else="a line end")] = "\n"
     tokens: Annotated[int, Option("Number of tokens to add")] = TOKENS
     temperature: Annotated[
         float,
@@ -64,6 +61,21 @@ class GenerateAnswers(AnswerSettings, DeviceSettings):
     long_prompt: Annotated[
         LongPrompt, Option("If the prompt exceeds the model's context, refuse it, or read its end")
     ] = "refuse"
+
+    @property
+    def draws(self) -> bool:
+        """Whether tokens are sampled."""
+        return self.beam == 1 and self.temperature > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateAnswers(GenerateRequest, AnswerSettings, DeviceSettings):
+    """Continue a prompt; the text appears as it is generated.
+
+    Example: qkv generate runs/plays --prompt "KING:" --tokens 500
+    """
+
+    prompt: Annotated[str, Option("The text to continue", or_else="a line end")] = "\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,4 +132,5 @@ GENERATE = TaskSettings(
     },
     evaluation=GenerateEvaluation,
     answers=GenerateAnswers,
+    requests=GenerateRequest,
 )

@@ -14,6 +14,7 @@ from qkv.tasks.settings import (
     DeviceSettings,
     LineAnswers,
     LoopOptions,
+    RequestSettings,
     SkipSettings,
     TaskSettings,
 )
@@ -48,13 +49,19 @@ class PointEvaluation(AnswersEvaluation, PointData):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PointAnswers(LineAnswers, DeviceSettings):
+class PointRequest(RequestSettings):
+    """How the elements of a request are pointed at."""
+
+    beam: Annotated[int, Option("Beam width; 1 is greedy")] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointAnswers(PointRequest, LineAnswers, DeviceSettings):
     """Point at elements of standard input, one line per example. Writes positions, counted from 1.
 
     Example: echo "30 10 20" | qkv point runs/sort --show
     """
 
-    beam: Annotated[int, Option("Beam width; 1 is greedy")] = 1
     write: Annotated[Literal["positions", "elements"], Option("What to write")] = "positions"
 
 
@@ -98,4 +105,5 @@ POINT = TaskSettings(
     options=LoopOptions,
     evaluation=PointEvaluation,
     answers=PointAnswers,
+    requests=PointRequest,
 )

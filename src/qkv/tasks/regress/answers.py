@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from qkv.tasks.answering import STDIN, Answers, Lines, answered
 from qkv.tasks.drawing import Drawing
 from qkv.tasks.notes import as_json, note
 from qkv.tasks.regress.predict import Array, Prediction, Regressor
-from qkv.tasks.regress.settings import RegressAnswers
+from qkv.tasks.regress.settings import RegressAnswers, RegressRequest
 from qkv.tasks.streams import format_json, format_lines, stdin_is_terminal, stream_stdin
 
 
@@ -20,7 +20,7 @@ def open_answers(runs: Sequence[Path], settings: RegressAnswers) -> Answers:
     """Load a regression, see `qkv.tasks.task.OpenAnswers`. It reads standard input as a table."""
     regressor = Regressor.load(runs[0])
     drawing = Drawing(settings.attention, terminal=settings.show)
-    how: dict[str, Any] = {"interval": settings.interval, "level": settings.level, "seed": settings.seed}
+    how = _how(settings)
     ends = settings.interval != "none"
 
     def answer(part: FieldTable | Array, _: int) -> list[Prediction]:
@@ -46,7 +46,15 @@ def open_answers(runs: Sequence[Path], settings: RegressAnswers) -> Answers:
 
             save_picture(regressor, settings.picture, **how)
 
-    return Answers(predicted, drawing)
+    def requested(rows: Sequence[Sequence[float]], request: RegressRequest) -> list[Mapping[str, object]]:
+        predictions = regressor.predict_fully(rows, **_how(request))
+        return list(_objects(regressor, predictions, ends=request.interval != "none"))
+
+    return Answers(predicted, drawing, requested=requested)
+
+
+def _how(settings: RegressRequest) -> dict[str, Any]:
+    return {"interval": settings.interval, "level": settings.level, "seed": settings.seed}
 
 
 def _parts(regressor: Regressor, settings: RegressAnswers) -> Iterable[FieldTable | Array]:

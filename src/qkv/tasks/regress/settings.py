@@ -9,7 +9,7 @@ from qkv.data.choices import Decimal, Missing
 from qkv.errors import ConfigError, setting
 from qkv.scores.catalog import KERNELS, SCORES
 from qkv.settings import Option, check
-from qkv.tasks.settings import AnswersEvaluation, LineAnswers, RunOptions, SkipSettings, TaskSettings
+from qkv.tasks.settings import AnswersEvaluation, LineAnswers, RequestSettings, RunOptions, SkipSettings, TaskSettings
 
 if TYPE_CHECKING:
     Kernel = str
@@ -42,7 +42,23 @@ class RegressEvaluation(AnswersEvaluation, RegressData):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegressAnswers(LineAnswers):
+class RegressRequest(RequestSettings):
+    """How the rows of a request are predicted."""
+
+    rows = True
+
+    interval: Annotated[IntervalKind, Option("Confidence interval")] = "normal"
+    level: Annotated[float, Option("Probability that the interval covers the smoothed curve")] = LEVEL
+    seed: Annotated[int, Option("With --interval bootstrap: random seed")] = 0
+
+    @property
+    def draws(self) -> bool:
+        """Whether the interval is drawn by chance."""
+        return self.interval == "bootstrap"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegressAnswers(RegressRequest, LineAnswers):
     """Predict the target of the rows of a CSV table from standard input; writes CSV with the interval's ends.
 
     The first line names the columns, or all fields are numbers in the order of training. The attention that can be
@@ -54,9 +70,6 @@ class RegressAnswers(LineAnswers):
     curve: Annotated[
         int | None, Option("Instead of reading rows, predict this many points over the range of the first column")
     ] = None
-    interval: Annotated[IntervalKind, Option("Confidence interval")] = "normal"
-    level: Annotated[float, Option("Probability that the interval covers the smoothed curve")] = LEVEL
-    seed: Annotated[int, Option("With --interval bootstrap: random seed")] = 0
     decimal: Annotated[Decimal, Option("What separates decimals in the rows")] = "point"
     picture: Annotated[
         Path | None, Option("Also draw points, curve and interval: FILE.svg or FILE.png", writes=CURVES)
@@ -126,4 +139,5 @@ REGRESS = TaskSettings(
     options=RegressOptions,
     evaluation=RegressEvaluation,
     answers=RegressAnswers,
+    requests=RegressRequest,
 )

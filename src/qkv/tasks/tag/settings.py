@@ -12,6 +12,7 @@ from qkv.tasks.classify.settings import LOOP
 from qkv.tasks.settings import (
     DeviceSettings,
     LabelsEvaluation,
+    RequestSettings,
     ShardAnswers,
     SkipSettings,
     TaskSettings,
@@ -67,4 +68,5 @@ TAG = TaskSettings(
     {"tokenizer": {"tokenizer": "bpe", "vocabulary": 4000}, "training": LOOP},
     evaluation=TagEvaluation,
     answers=TagAnswers,
+    requests=RequestSettings,
 )

@@ -1,6 +1,6 @@
 """What `qkv translate` writes: translations, or lists of them with their scores."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ from qkv.tasks.length import CutCounter
 from qkv.tasks.notes import as_json, note
 from qkv.tasks.streams import fields_of, format_json, format_lines
 from qkv.tasks.tokenizing import UnknownCounter, unknown_name
+from qkv.tasks.translate.alignment_reading import AlignmentReading
 from qkv.tasks.translate.decoding import Decoding, as_sampling
 from qkv.tasks.translate.predict import Translation, Translator
-from qkv.tasks.translate.settings import DecodingSettings, TranslateAnswers
+from qkv.tasks.translate.settings import DecodingSettings, TranslateAnswers, TranslateRequest
 from qkv.tasks.translate.unknown import as_unknown
 
 
@@ -24,7 +25,8 @@ def open_answers(runs: Sequence[Path], settings: TranslateAnswers) -> Answers:
     """Load one or more translators, see `qkv.tasks.task.OpenAnswers`."""
     translator = Translator.load(runs, settings.device, average=settings.average)
     translator = translator.with_columns(settings.source_col, settings.features_col)
-    how = _decoding(translator, settings)
+    unknown_by = as_unknown(translator, settings.replace_unknown, settings.valid_source, settings.valid_target)
+    how = _decoding(settings, unknown_by)
     examples = () if settings.shards is not None else sentences(runs)
     drawing = Drawing(settings.attention, terminal=settings.show or bool(examples))
     grammar = GrammarCheck(runs)
@@ -38,7 +40,7 @@ def open_answers(runs: Sequence[Path], settings: TranslateAnswers) -> Answers:
 
         for first, results in answered("translating", parts, answer, file):
             if as_json():
-                yield from format_json(_objects(results, start=first))
+                yield from format_json({"line": line, **_object(best)} for line, best in enumerate(results, first))
             elif how.n_best == 1:
                 yield format_lines(best.text for best, *_ in results)
             else:
@@ -52,13 +54,17 @@ def open_answers(runs: Sequence[Path], settings: TranslateAnswers) -> Answers:
         if (message := cut.message(on_command_line("max_tokens"))) is not None:
             note(f"qkv: {message}" if file is None else f"qkv: {file}: {message}")
 
-    return Answers(translated, drawing, tabs=translator.table is not None, examples=examples)
+    def requested(texts: Sequence[str], request: TranslateRequest) -> list[Mapping[str, object]]:
+        best = translator.translate_best(texts, _decoding(request, unknown_by), keys=RowKeys())
+        return list(map(_object, best))
+
+    tabs = translator.table is not None
+    return Answers(translated, drawing, tabs=tabs, examples=examples, requested=requested)
 
 
-def _decoding(translator: Translator, settings: TranslateAnswers) -> Decoding:
+def _decoding(settings: TranslateRequest, unknown: AlignmentReading | None) -> Decoding:
     search: dict[str, Any] = {name: getattr(settings, name) for name in options_of(DecodingSettings)}
     sampling = as_sampling(settings.sample, settings.temperature, settings.top_k, settings.top_p, settings.seed)
-    unknown = as_unknown(translator, settings.replace_unknown, settings.valid_source, settings.valid_target)
     return Decoding(**search, sampling=sampling, unknown=unknown)
 
 
@@ -71,10 +77,7 @@ def _listed(translations: list[list[Translation]], start: int) -> Iterator[str]:
             yield f"{number}\t{score:.4f}\t{text}"
 
 
-def _objects(ranked: list[list[Translation]], start: int) -> Iterator[dict[str, object]]:
-    """Return each line with its translations, best first."""
-    for number, best in enumerate(ranked, start):
-        translations = [
-            {name: item for name, item in fields_of(translation).items() if name != "source"} for translation in best
-        ]
-        yield {"line": number, "source": best[0].source, "translations": translations}
+def _object(best: Sequence[Translation]) -> dict[str, object]:
+    """Return a line with its translations, best first."""
+    translations = [{name: x for name, x in fields_of(one).items() if name != "source"} for one in best]
+    return {"source": best[0].source, "translations": translations}

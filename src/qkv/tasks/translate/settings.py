@@ -17,6 +17,7 @@ from qkv.tasks.settings import (
     DeviceSettings,
     PairData,
     PairFiles,
+    RequestSettings,
     ShardAnswers,
     SourceColumns,
     TaskSettings,
@@ -211,7 +212,17 @@ class SamplingSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslateAnswers(DecodingSettings, SamplingSettings, SourceColumns, ShardAnswers, DeviceSettings):
+class TranslateRequest(DecodingSettings, SamplingSettings, RequestSettings):
+    """How the texts of a request are translated."""
+
+    @property
+    def draws(self) -> bool:
+        """Whether tokens are sampled."""
+        return self.sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslateAnswers(TranslateRequest, SourceColumns, ShardAnswers, DeviceSettings):
     """Translate standard input, one sentence per line, to standard output.
 
     Example: echo "Ein Hund läuft." | qkv translate runs/de-en --beam 5 --show
@@ -264,4 +275,5 @@ TRANSLATE = TaskSettings(
     },
     evaluation=TranslateEvaluation,
     answers=TranslateAnswers,
+    requests=TranslateRequest,
 )

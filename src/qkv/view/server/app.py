@@ -1,10 +1,8 @@
 """The routes of the viewer: the page, its files, and its requests."""
 
-import json
 from asyncio import get_running_loop
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -13,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from qkv.errors import OutOfMemoryError, QkvError
-from qkv.strict_json import parse_json
+from qkv.http.messages import json_of, json_response, on_bug, on_http_error
 from qkv.view.answers.answer import Answer, Numbers
 from qkv.view.answers.requests import RequestHandler
 
@@ -45,7 +43,7 @@ def application(handler: RequestHandler, page: str, files: Mapping[str, str], wo
             raise HTTPException(404)
         if request.method.replace("HEAD", "GET") != question.method:
             raise HTTPException(405, headers={"allow": question.method})
-        body = await _json(request) if question.method == "POST" else None
+        body = await json_of(request) if question.method == "POST" else None
         name, parameters = request.path_params["name"], request.scope["query_string"].decode("ascii", "replace")
         try:
             answer = await get_running_loop().run_in_executor(workers, handler.ask, name, parameters, body)
@@ -59,19 +57,10 @@ def application(handler: RequestHandler, page: str, files: Mapping[str, str], wo
             Route("/static/{name}", static),
             Route("/api/{name}", api, methods=["GET", "POST"]),
         ],
-        exception_handlers={HTTPException: _on_http_error, Exception: _on_bug},
+        exception_handlers={HTTPException: on_http_error, Exception: on_bug},
     )
     app.router.redirect_slashes = False  # a redirect would reveal an address without the token
     return app
-
-
-async def _json(request: Request) -> Any:
-    if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
-        raise HTTPException(415, "Requests must be application/json.")
-    try:
-        return parse_json(await request.body())
-    except (ValueError, RecursionError) as error:
-        raise HTTPException(400, "The request is not JSON.") from error
 
 
 def _response(answer: Answer) -> Response:
@@ -82,22 +71,4 @@ def _response(answer: Answer) -> Response:
             "x-qkv-range": f"{answer.low!r},{answer.high!r}",
         }
         return Response(answer.content, headers=headers, media_type="application/octet-stream")
-    return _json_response(answer.content)
-
-
-def _json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    # ASCII, so that a token in it is inert on the way.
-    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
-    return Response(text, status, headers=dict(headers or {}), media_type="application/json")
-
-
-_MESSAGES = {404: "Not found.", 405: "Method not allowed."}
-
-
-async def _on_http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return _json_response({"error": _MESSAGES.get(error.status_code, error.detail)}, error.status_code, error.headers)
-
-
-async def _on_bug(request: Request, error: Exception) -> Response:
-    return _json_response({"error": "Internal error; see the server's log."}, 500)
+    return json_response(answer.content)

@@ -1,52 +1,22 @@
 """Access control: only pages served by this server, with requests of bounded size."""
 
-import asyncio
 import hmac
 import secrets
 from typing import final
 
-from starlette.responses import HTMLResponse, JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.responses import HTMLResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from qkv.http.messages import LARGEST_HEAD, adding_headers, header_values, pass_on
 
 LONGEST_TARGET = 2_048
 """Maximum bytes of a path with its query."""
 LARGEST_BODY = 64 << 10
 """Maximum bytes of a request body."""
-LARGEST_HEAD = 16 << 10
-"""Maximum bytes of a request's first line and headers."""
-PATIENCE = 10
-"""Seconds that a client has for its request, again for its body, and again to read its answer."""
 ONE_TIME = "enter"
 """First part of the path that exchanges a one-use token for a cookie."""
 _ENTERED = '<!doctype html><meta http-equiv="refresh" content="0;url=/{}/"><title>Attention</title>'
 _SITES = (b"none", b"same-origin")
-_POLICY = "; ".join(
-    f"{name} {value}"
-    for name, value in {
-        "default-src": "'none'",
-        "script-src": "'self'",
-        "style-src": "'self'",
-        "img-src": "'self' data:",
-        "connect-src": "'self'",
-        "base-uri": "'none'",
-        "form-action": "'none'",
-        "frame-ancestors": "'none'",
-        "require-trusted-types-for": "'script'",
-        "trusted-types": "'none'",
-    }.items()
-)
-HEADERS = {
-    "content-security-policy": _POLICY,
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-embedder-policy": "require-corp",
-    "cross-origin-resource-policy": "same-origin",
-    "permissions-policy": "camera=(), geolocation=(), microphone=()",
-    "cache-control": "no-store",
-}
-"""The headers of every response."""
 
 
 def new_token() -> str:
@@ -89,29 +59,19 @@ class Guard:
         """Handle one request."""
         if scope["type"] != "http":  # no web sockets, and nothing to do at startup and shutdown
             return
-        with_headers = _adding_headers(send)
+        with_headers = adding_headers(send)
         refusal = self._refusal(scope)
         if refusal is None and self._use_one_time_token(scope):
             home = self._home.decode()
             cookie = f"{self._cookie.decode()}; HttpOnly; SameSite=Strict; Path=/{home}/"
             await HTMLResponse(_ENTERED.format(home), headers={"set-cookie": cookie})(scope, receive, with_headers)
             return
-        if refusal is None:
-            try:
-                body = await _body(scope, receive)
-            except ValueError as error:
-                refusal = 413, str(error)
-            except TimeoutError:
-                refusal = 408, f"The request was not complete within {PATIENCE} seconds."
-        if refusal is not None:
-            # A refused client gets one answer per connection, however many requests it has sent.
-            await JSONResponse({"error": refusal[1]}, refusal[0], {"connection": "close"})(scope, receive, with_headers)
-            return
+        await pass_on(self._without_token, scope, receive, with_headers, refusal, LARGEST_BODY)
+
+    async def _without_token(self, scope: Scope, receive: Receive, send: Send) -> None:
         skipped = 1 + len(_first_path_part(scope))
         path = scope["raw_path"][skipped:].decode("ascii", "replace")
-        await self._app(
-            dict(scope, path=path, raw_path=path.encode(), root_path=""), _replayed(body, receive), with_headers
-        )
+        await self._app(dict(scope, path=path, raw_path=path.encode(), root_path=""), receive, send)
 
     def new_one_time_path(self) -> str:
         """Return a new path that gives a browser the cookie, once."""
@@ -137,12 +97,12 @@ class Guard:
         return hmac.compare_digest(_first_path_part(scope), self._token)
 
     def _has_cookie(self, scope: Scope) -> bool:
-        cookies = [pair.strip() for value in _values(scope, b"cookie") for pair in value.split(b";")]
+        cookies = [pair.strip() for value in header_values(scope, b"cookie") for pair in value.split(b";")]
         at_home = hmac.compare_digest(_first_path_part(scope), self._home)
         return at_home and any(hmac.compare_digest(pair, self._cookie) for pair in cookies)
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
-        hosts, origins, sites = (_values(scope, name) for name in (b"host", b"origin", b"sec-fetch-site"))
+        hosts, origins, sites = (header_values(scope, name) for name in (b"host", b"origin", b"sec-fetch-site"))
         if len(hosts) != 1 or hosts[0] not in self._hosts:
             return 403, "This server only responds to its own address."
         # A browser comes to the one-time address from a file, which is another site: the token is what counts.
@@ -163,51 +123,3 @@ class Guard:
 def _first_path_part(scope: Scope) -> bytes:
     """Return the first part of the path."""
     return b"".join(scope["raw_path"].split(b"/", 2)[1:2])
-
-
-def _values(scope: Scope, name: bytes) -> list[bytes]:
-    return [value for header, value in scope["headers"] if header == name]
-
-
-async def _body(scope: Scope, receive: Receive) -> bytes:
-    """Read the whole body, up to the size limit.
-
-    Raises:
-        ValueError: it is larger.
-        TimeoutError: it does not arrive.
-    """
-    lengths = _values(scope, b"content-length")
-    if any(not length.isdigit() or len(length) > 8 or int(length) > LARGEST_BODY for length in lengths):
-        raise ValueError(f"At most {LARGEST_BODY} bytes are allowed.")
-    body = bytearray()
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            message = await receive()
-            body += message.get("body", b"")
-            if len(body) > LARGEST_BODY:
-                raise ValueError(f"At most {LARGEST_BODY} bytes are allowed.")
-            if not message.get("more_body", False):
-                return bytes(body)
-
-
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Return a body that was already read, then whatever follows it."""
-    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def replay() -> Message:
-        return waiting.pop() if waiting else await receive()
-
-    return replay
-
-
-def _adding_headers(send: Send) -> Send:
-    """Send responses with the common headers."""
-
-    async def with_headers(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            names = {name for name, _ in message["headers"]}
-            extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-            message = dict(message, headers=[*message["headers"], *(pair for pair in extra if pair[0] not in names)])
-        await send(message)
-
-    return with_headers

@@ -1,0 +1,1 @@
+"""What the servers of qkv share: bounded connections and requests. Import from its modules."""

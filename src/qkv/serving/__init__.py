@@ -1,0 +1,1 @@
+"""`qkv serve`: trained models behind HTTP. Import from its modules."""

@@ -1,0 +1,105 @@
+"""The queue of a model: what is computed together, what is refused, what fails alone."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from qkv.errors import DataError, Place
+from qkv.serving.batches import Batches, BusyError
+from qkv.tasks.generate.settings import GenerateRequest
+from qkv.tasks.translate.settings import TranslateRequest
+
+GREEDY, BEAM = TranslateRequest(), TranslateRequest(beam=4)
+
+
+class Gated:
+    """Computes nothing until it may; remembers the batches."""
+
+    def __init__(self) -> None:
+        self.may, self.began = threading.Event(), threading.Event()
+        self.seen: list[tuple[tuple[Any, ...], Any]] = []
+
+    def __call__(self, inputs: Sequence[Any], settings: Any) -> list[dict[str, object]]:
+        self.began.set()
+        assert self.may.wait(60)
+        self.seen.append((tuple(inputs), settings))
+        if "bad" in inputs:
+            raise DataError(Place("inputs", 1), "a good text", "bad", "Send another.")
+        return [{"text": one} for one in inputs]
+
+
+@pytest.fixture
+def gate() -> Gated:
+    return Gated()
+
+
+@pytest.fixture
+def batches(gate: Gated) -> Iterator[Batches]:
+    """A queue whose first request is being computed."""
+    made = Batches(gate, most=4, waiting=6)
+    made.submit(["first"], GREEDY)
+    assert gate.began.wait(60)
+    yield made
+    gate.may.set()
+    made.close()
+
+
+def test_equal_settings_are_computed_together(batches: Batches, gate: Gated) -> None:
+    futures = [
+        batches.submit(inputs, settings)
+        for inputs, settings in ((["a"], GREEDY), (["b"], BEAM), (["c", "d"], GREEDY), (["e", "f"], GREEDY))
+    ]
+    gate.may.set()
+    texts = [[answer["text"] for answer in future.result(60)] for future in futures]
+    assert texts == [["a"], ["b"], ["c", "d"], ["e", "f"]]
+    assert [inputs for inputs, _ in gate.seen] == [("first",), ("a", "c", "d"), ("b",), ("e", "f")]
+    assert gate.seen[2][1] is BEAM
+
+
+@pytest.mark.parametrize("settings", [GenerateRequest(), TranslateRequest(sample=True)])
+def test_what_is_drawn_is_computed_alone(settings: Any, batches: Batches, gate: Gated) -> None:
+    futures = [batches.submit([text], settings) for text in "ab"]
+    gate.may.set()
+    assert [future.result(60)[0]["text"] for future in futures] == ["a", "b"]
+    assert [inputs for inputs, _ in gate.seen] == [("first",), ("a",), ("b",)]
+
+
+def test_a_full_queue_refuses(batches: Batches, gate: Gated) -> None:
+    futures = [batches.submit(["a"] * 3, GREEDY) for _ in range(2)]
+    with pytest.raises(BusyError):
+        batches.submit(["b"], GREEDY)
+    gate.may.set()
+    assert [len(future.result(60)) for future in futures] == [3, 3]
+
+
+def test_an_input_that_is_refused_is_not_the_fault_of_others(batches: Batches, gate: Gated) -> None:
+    good, bad = batches.submit(["a"], GREEDY), batches.submit(["bad"], GREEDY)
+    gate.may.set()
+    assert good.result(60)[0]["text"] == "a"
+    with pytest.raises(DataError):
+        bad.result(60)
+
+
+def test_what_nobody_waits_for_is_not_computed(batches: Batches, gate: Gated) -> None:
+    given_up, other = batches.submit(["a"], BEAM), batches.submit(["b"], GREEDY)
+    assert given_up.cancel()
+    gate.may.set()
+    other.result(60)
+    assert [inputs for inputs, _ in gate.seen] == [("first",), ("b",)]
+
+
+def test_a_queue_that_is_closed_cancels_what_waits(gate: Gated) -> None:
+    queue = Batches(gate, most=4, waiting=6)
+    running = queue.submit(["first"], GREEDY)
+    assert gate.began.wait(60)
+    waiting = queue.submit(["a"], GREEDY)
+    closing = threading.Thread(target=queue.close)
+    closing.start()
+    gate.may.set()
+    closing.join(60)
+    assert running.result(60)[0]["text"] == "first"
+    assert waiting.cancelled()
+    with pytest.raises(BusyError):
+        queue.submit(["b"], GREEDY)

@@ -14,7 +14,7 @@ from examples.mechanisms.drawing import COLORS, GRAY, keep, label, panels
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from qkv.models.regression import NadarayaWatson
+from qkv.models.regression import KernelRegression
 from qkv.scores.catalog import KERNELS
 from results.row import ResultRow
 
@@ -88,16 +88,18 @@ def one_draw(seed: int, data: dict[str, Any], bandwidths: list[float]) -> Draw:
     x = np.sort(noise.uniform(data["least"], data["most"], data["points"]))
     y = truth(x) + data["noise"] * noise.standard_normal(data["points"])
     places = np.linspace(data["least"], data["most"], _GRID)
-    fitted = {name: NadarayaWatson(name).fit(x[:, None], y) for name in NAMES}
+    fitted = {name: KernelRegression(name, degree=0).fit(x[:, None], y) for name in NAMES}
     errors = {
-        name: [mistake(NadarayaWatson(name, bandwidth).fit(x[:, None], y), places) for bandwidth in bandwidths]
+        name: [
+            mistake(KernelRegression(name, bandwidth, degree=0).fit(x[:, None], y), places) for bandwidth in bandwidths
+        ]
         for name in NAMES
     }
     chosen = {name: float(model.bandwidth_) for name, model in fitted.items()}
     return Draw(errors, chosen, {name: mistake(model, places) for name, model in fitted.items()})
 
 
-def mistake(model: NadarayaWatson, places: Array) -> float:
+def mistake(model: KernelRegression, places: Array) -> float:
     """Return the mean squared difference from the truth."""
     return float(np.square(model.predict(places[:, None]) - truth(places)).mean())
 
@@ -166,7 +168,7 @@ def _part(row: ResultRow) -> str:
 
 def _text(record: dict[str, Any]) -> str:
     data, count = record["settings"], len(record["bandwidths"])
-    return f"""`qkv.models.NadarayaWatson` fitted to {data["points"]} points of 2 sin x + x^0.8 with noise of
+    return f"""`qkv.models.KernelRegression` of degree 0 fitted to {data["points"]} points of 2 sin x + x^0.8 with noise of
 {data["noise"]}: the mean squared error against the true function, mean ± standard deviation over {data["draws"]}
 samples. Leave-one-out chooses the bandwidth from the noisy points alone. The least error is that of the best of
 {count} bandwidths for each sample, which takes the true function to find. There is no published figure. The

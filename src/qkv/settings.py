@@ -615,13 +615,15 @@ def parse(hint: Any, text: str) -> Any:
         (1.25, 'learned')
         >>> parse(float | tuple[float, ...] | str, "0.5,20"), parse(tuple[float, float], "0.9,0.98")
         ((0.5, 20.0), (0.9, 0.98))
+        >>> parse(int | Literal["auto"], "30"), parse(int | Literal["auto"], "auto")
+        (30, 'auto')
     """
     for choice in choices_of(hint):
         several = parts_of(choice)
-        numbers = several[0] is float if several else choice is float
+        kind = several[0] if several else choice
         parts = text.split(",") if several else [text]
         try:
-            parsed = tuple(float(part) for part in parts) if numbers else ()
+            parsed = tuple(kind(part) for part in parts) if kind in (int, float) else ()
         except ValueError:
             continue
         if parsed:

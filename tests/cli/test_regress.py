@@ -12,7 +12,7 @@ ROWS = "".join(f"{n / 2};{n % 5};{n * n / 4}\n" for n in range(30)).replace(".",
 def squares(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("squares")
     (folder / "t.csv").write_text("x;noise;square\n" + ROWS)
-    base = ("--data", folder / "t.csv", "--decimal", "comma", "--y", "square", "--bandwidth", "0.6")
+    base = ("--data", folder / "t.csv", "--decimal", "comma", "--y", "square", "--bandwidth", "0.6", "--degree", "0")
     done = succeeded(
         run(
             "train",
@@ -65,10 +65,10 @@ def test_where_no_point_has_weight_the_interval_is_empty(squares: Path) -> None:
 
 def test_several_columns_and_chosen_bandwidths(squares: Path, tmp_path: Path) -> None:
     base = ("--data", squares / "t.csv", "--decimal", "comma", "--y", "square", "--x", "x,noise")
-    for way in ("learned", "cross-validation"):
+    for way in ("aic", "cross-validation"):
         done = succeeded(run("train", "regress", *base, "--bandwidth", way, "--out", tmp_path / way))
         assert "leave-one-out: rmse" in done.stderr
-    done = succeeded(run("regress", tmp_path / "learned", "--show", feed="noise,x\n1,2\n"))
+    done = succeeded(run("regress", tmp_path / "aic", "--show", feed="noise,x\n1,2\n"))
     assert done.stdout.startswith("x,noise,square,low,high\n2,1,")
 
 
@@ -82,11 +82,19 @@ def test_several_columns_and_chosen_bandwidths(squares: Path, tmp_path: Path) ->
         (("--x", "x", "--y", "square", "--kernel", "gausian"), 'Did you mean "gaussian"?'),
         (
             ("--x", "x", "--y", "square", "--bandwidth", "-1"),
-            "--bandwidth: expected a finite number above 0",
+            "--bandwidth: expected a finite number from 0",
         ),
+        (("--x", "x", "--y", "square", "--bandwidth", "0"), "expected a finite number above 0; got 0.0"),
         (("--x", "x", "--y", "square", "--bandwidth", "1,2"), "expected 1 numbers, one per column"),
-        (("--x", "x", "--y", "square", "--bandwidth", "learnt"), 'Did you mean "learned"?'),
-        (("--x", "x", "--y", "square", "--kernel", "boxcar", "--bandwidth", "learned"), "differentiable"),
+        (("--x", "x", "--y", "square", "--bandwidth", "learned"), 'Or "cross-validation"'),
+        (("--x", "x", "--y", "square", "--degree", "3"), "at least 0 and at most 2"),
+        (
+            ("--x", "x", "--y", "square", "--categorical", "noise"),
+            'expected columns of --x; got "noise"',
+        ),
+        (("--x", "x", "--y", "square", "--weights", "x"), '"x" twice'),
+        (("--x", "x", "--y", "square", "--neighbors", "31"), "1 to 30, the number of places; got 31"),
+        (("--x", "x", "--y", "square", "--neighbors", "auto", "--bandwidth", "2"), "a number beside a bandwidth"),
         (("--x", "x", "--y", "square", "--picture", "p.pdf"), "--picture"),
     ],
 )

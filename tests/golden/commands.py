@@ -37,7 +37,7 @@ CONFIGURED = {
     **{f"tag {kind}": ["tag", "--data", "names.conll", "--model", kind] for kind in KINDS},
     **{f"point {kind}": ["point", "--data", "sort.tsv", "--model", kind] for kind in KINDS},
     "regress": ["regress", "--data", "rents.csv", "--x", "area", "--y", "rent"],
-    "regress learned": ["regress", "--data", "rents.csv", "--x", "area", "--y", "rent", "--bandwidth", "learned"],
+    "regress mean": ["regress", "--data", "rents.csv", "--x", "area", "--y", "rent", "--degree", "0"],
 }
 TRAINED = {
     **TRAININGS,

@@ -34,17 +34,17 @@ def truth(x: np.ndarray) -> np.ndarray:
 def test_leaving_one_out_finds_the_valley_of_the_error(kernel: str) -> None:
     """The boxcar's error jumps with every point that enters its window, so its minimum is rugged."""
     pytest.importorskip("sklearn")
-    from qkv.models.regression import NadarayaWatson
+    from qkv.models.regression import KernelRegression
 
     noise = np.random.default_rng(0)
     x = np.sort(noise.uniform(0, 5, 60))
     y, grid = truth(x) + 0.5 * noise.standard_normal(60), np.linspace(0, 5, 200)
 
-    def mistake(model: NadarayaWatson) -> float:
+    def mistake(model: KernelRegression) -> float:
         return float(np.square(model.fit(x[:, None], y).predict(grid[:, None]) - truth(grid)).mean())
 
-    best = min(mistake(NadarayaWatson(kernel, float(h))) for h in np.logspace(-1.3, 0.7, 17))
-    assert mistake(NadarayaWatson(kernel)) < 1.5 * best
+    best = min(mistake(KernelRegression(kernel, float(h), degree=0)) for h in np.logspace(-1.3, 0.7, 17))
+    assert mistake(KernelRegression(kernel, degree=0)) < 1.5 * best
 
 
 # Recurrent decoders

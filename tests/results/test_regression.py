@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from results.regression import NAMES, ROWS, Draw, mistake, one_draw, summary, truth
 
-from qkv.models.regression import NadarayaWatson
+from qkv.models.regression import KernelRegression
 from results import regression
 
 _DATA = {"points": 40, "least": 0.0, "most": 5.0, "noise": 0.2}
@@ -15,13 +15,13 @@ _DATA = {"points": 40, "least": 0.0, "most": 5.0, "noise": 0.2}
 
 def test_a_regression_through_dense_points_without_noise_is_hardly_wrong() -> None:
     x = np.linspace(0, 5, 2_000)
-    model = NadarayaWatson("gaussian", 0.01).fit(x[:, None], truth(x))
+    model = KernelRegression("gaussian", 0.01, degree=0).fit(x[:, None], truth(x))
     assert mistake(model, np.linspace(0.1, 4.9, 50)) < 1e-4
 
 
 def test_the_mean_of_all_targets_is_as_wrong_as_the_truth_varies() -> None:
     x = np.linspace(0, 5, 300)
-    model = NadarayaWatson("boxcar", 10.0).fit(x[:, None], truth(x))
+    model = KernelRegression("boxcar", 10.0, degree=0).fit(x[:, None], truth(x))
     assert mistake(model, x) == pytest.approx(float(np.var(truth(x))))
 
 

@@ -113,7 +113,7 @@ def test_a_module_starts_where_it_smooths_as_much_as_a_gaussian() -> None:
 def test_regression_smooths_with_it() -> None:
     regression = pytest.importorskip("qkv.models.regression")
     x = np.linspace(0, 1, 20)[:, None]
-    prediction = regression.NadarayaWatson("laplace", 0.5).fit(x, x[:, 0]).predict([[0.3]])
+    prediction = regression.KernelRegression("laplace", 0.5, degree=0).fit(x, x[:, 0]).predict([[0.3]])
     weights = np.exp(-np.abs(0.3 - x[:, 0]) / 0.5)
     assert math.isclose(prediction[0], (weights * x[:, 0]).sum() / weights.sum(), rel_tol=1e-9)
 

@@ -11,7 +11,7 @@ from qkv.checkpoint.folder import save
 from qkv.checkpoint.rotation import locate
 from qkv.data.table import parse_table
 from qkv.errors import CheckpointError, ConfigError, DataError
-from qkv.models.regression import NadarayaWatson
+from qkv.models.regression import KernelRegression
 from qkv.tasks.evaluation import evaluate
 from qkv.tasks.load import load
 from qkv.tasks.regress.model import judge_regression
@@ -42,7 +42,7 @@ def rents(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
 
 def test_a_run_predicts_what_the_estimator_predicts(rents: tuple[Path, np.ndarray]) -> None:
     run, numbers = rents
-    fitted = NadarayaWatson("epanechnikov").fit(numbers[:, :2], numbers[:, 2])
+    fitted = KernelRegression("epanechnikov").fit(numbers[:, :2], numbers[:, 2])
     query = numbers[:5, :2] + [0.1, 1.0]
     found = load(run)
     assert isinstance(found, Regressor)
@@ -109,8 +109,8 @@ def test_numbers_that_mislead_a_fit_are_reported(
 def test_the_stored_figures_are_of_leave_one_out_predictions(rents: tuple[Path, np.ndarray]) -> None:
     run, numbers = rents
     stored = {figure.name: figure for figure in load_checkpoint(locate(run)).figures}
-    fitted = NadarayaWatson("epanechnikov").fit(numbers[:, :2], numbers[:, 2])
-    assert stored["rmse"].value == pytest.approx(fitted.error_**0.5)
+    fitted = KernelRegression("epanechnikov").fit(numbers[:, :2], numbers[:, 2])
+    assert stored["rmse"].value == pytest.approx(fitted.criterion_**0.5)
     assert stored["rmse"].signature == "leave-one-out"
 
 
@@ -184,7 +184,10 @@ def test_settings_go_around() -> None:
     ("tables", "message"),
     [
         ({"model": {"kernel": "gausian"}}, 'Did you mean "gaussian"?'),
-        ({"model": {"bandwidth": "lerned"}}, 'Did you mean "learned"?'),
+        ({"model": {"bandwidth": "cross-validaton"}}, 'Did you mean "cross-validation"?'),
+        ({"model": {"bandwidth": "learned"}}, 'Or "cross-validation", which was once called learned'),
+        ({"model": {"degree": 3}}, "degree: expected an integer, at least 0 and at most 2; got 3"),
+        ({"model": {"neighbors": "auto", "bandwidth": 0.5}}, 'a number beside a bandwidth; got "auto"'),
         ({"data": {"missing": "drop"}}, "missing: expected"),
         ({"training": {}}, "training: expected one of the tables data, model"),
     ],

@@ -11,10 +11,11 @@ names the columns of rows of numbers if it has as many fields, as numpy.savetxt 
 import csv
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import final
 
 from qkv.data.choices import Decimal, Missing
@@ -88,6 +89,7 @@ class FieldTable:
         decimal: Decimal = "point",
         missing: Missing = "refuse",
         fixed: Collection[str] = (),
+        categories: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> Columns:
         """Read columns as numbers.
 
@@ -96,13 +98,15 @@ class FieldTable:
             decimal: what separates the decimals, in every field.
             missing: whether to refuse a row with a missing number, or to skip it.
             fixed: which of these two settings the user cannot choose, so that no message proposes it.
+            categories: the categories of columns that hold them, which are read as their positions there.
 
         Returns:
             The columns, in the given order.
 
         Raises:
             ConfigError: as for `expect`.
-            DataError: a field is missing or is not a finite number, or no row is left; the message gives its line.
+            DataError: a field is missing, is not a finite number or none of the categories, or no row is left; the
+                message gives its line.
 
         Example:
             >>> table = parse_table(["city;t", "Bonn;1,5", "Ulm;"], "f.csv")
@@ -120,9 +124,15 @@ class FieldTable:
                 if missing == "refuse":
                     refuse("empty", self._missing(line, cells, names, fixed))
                 continue
-            items = zip(cells, names, strict=True)
             try:
-                rows.append(tuple(self._number(field, name, line, decimal, fixed) for field, name in items))
+                rows.append(
+                    tuple(
+                        self._category(field, name, line, categories[name])
+                        if name in categories
+                        else self._number(field, name, line, decimal, fixed)
+                        for field, name in zip(cells, names, strict=True)
+                    )
+                )
             except DataError as error:
                 refuse("invalid", error)
                 continue
@@ -183,6 +193,28 @@ class FieldTable:
             hint = "Fill it, or delete the line."
         return DataError(Place(self.name, line), f'a number in column "{brief(names[index])}"', got, hint)
 
+    def categories(self, name: str) -> tuple[str, ...]:
+        """Return the categories of a column, sorted; missing fields are none.
+
+        Raises:
+            ConfigError: as for `expect`.
+
+        Example:
+            >>> parse_table(["city,t", "Ulm,1", "Bonn,2", "Ulm,"], "f.csv").categories("city")
+            ('Bonn', 'Ulm')
+        """
+        self.expect([name])
+        index = self.columns.index(normalize("NFC", name))
+        fields = {normalize("NFC", row[index].strip()) for _, row in self.rows}
+        return tuple(sorted(field for field in fields if field.lower() not in MISSING))
+
+    def _category(self, field: str, name: str, line: int, categories: Sequence[str]) -> float:
+        field = normalize("NFC", field)
+        if field not in categories:
+            expected = f'a category of column "{brief(name)}": {_listed(categories[:12])}'
+            raise DataError(Place(self.name, line), expected, f'"{brief(field)}"', nearest(field, categories))
+        return float(categories.index(field))
+
     def _number(self, field: str, name: str, line: int, decimal: Decimal, fixed: Collection[str]) -> float:
         text = field
         if decimal == "comma":
@@ -205,7 +237,7 @@ class FieldTable:
         if normalize("NFC", field) == name:
             return "It is the name of the column: delete the line, which repeats the header."
         if not any(_DIGIT.search(cell) for cell in fields) and not _INFINITE.fullmatch(field):
-            return "The column holds text: choose a column of numbers."
+            return "The column holds text: choose a column of numbers, or say which hold categories."
         if (advice := number_hint(field, _LARGEST, "cell")) is not None:
             skip = " Or leave it empty and give " + setting("missing", "skip") + "."
             may_be_empty = field.startswith("#") or _INFINITE.fullmatch(field)

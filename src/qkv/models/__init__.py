@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from qkv.models.reader import MaskedLanguageModel, TextClassifier, TextTagger
     from qkv.models.recurrent_language_model import RecurrentLanguageModel
     from qkv.models.recurrent_translator import RecurrentTranslator
-    from qkv.models.regression import NadarayaWatson
+    from qkv.models.regression import KernelRegression
     from qkv.models.translator import TransformerTranslator
 
 __all__ = [
     "ClassifierConfig",
     "CopyingTranslator",
     "DecoderConfig",
+    "KernelRegression",
     "LanguageModel",
     "MaskedLanguageModel",
     "MonotonicConfig",
     "MonotonicTranslator",
-    "NadarayaWatson",
     "PointerConfig",
     "PointerNetwork",
     "ReaderConfig",
@@ -53,7 +53,7 @@ __getattr__ = lazy(
         "MaskedLanguageModel": "qkv.models.reader",
         "MonotonicConfig": "qkv.models.configs.translator",
         "MonotonicTranslator": "qkv.models.monotonic",
-        "NadarayaWatson": "qkv.models.regression",
+        "KernelRegression": "qkv.models.regression",
         "PointerConfig": "qkv.models.configs.pointer",
         "PointerNetwork": "qkv.models.pointer",
         "ReaderConfig": "qkv.models.configs.reader",

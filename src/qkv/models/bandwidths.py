@@ -1,8 +1,9 @@
-"""Choosing a kernel's bandwidths, one per input column, by minimizing an error."""
+"""Choosing a kernel's bandwidths, one per input column, by minimizing a criterion."""
 
 import math
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,105 +12,109 @@ from qkv.masks.patterns import window
 from qkv.normalizers.dense import Hard
 from qkv.scores.kernels import SquaredDistance
 
-_GRID = 12
-_ROUNDS = 3
-_FACTORS = (0.25, 0.5, 0.75, 1.5, 2.0, 4.0)
+_GRID = 16
+_FACTORS = (0.25, 0.5, 2.0, 4.0)
 _SWEEPS = 4
-_STEPS = 100
-_RATE = 0.1
+_WIDEST = 1e3
+"""How many times wider than the data a bandwidth can become, where a column does not matter."""
+_EVALUATIONS = 60
 
-Error = Callable[[Tensor], Tensor]
+_NONE = 1e300
+"""In place of a criterion that is not a number."""
+
+Criterion = Callable[[Tensor], float]
 
 
-def best_on_grid(error: Error, inputs: Tensor) -> tuple[Tensor, float]:
-    """Search a logarithmic grid for a multiple of the columns' standard deviations, then each column's by itself.
+def minimize(
+    criterion: Criterion, scales: Tensor, low: float, high: float, shares: Tensor | None = None
+) -> tuple[Tensor, float]:
+    """Search multiples of the scales on a logarithmic grid, then column by column, then by Nelder and Mead's simplex.
 
     Args:
-        error: function of the bandwidths (D,).
-        inputs: the training inputs (n, D), which give the range of bandwidths: from half the smallest distance between
-            neighbors to the diameter.
+        criterion: function of the bandwidths (D,).
+        scales: of the columns (D,).
+        low, high: the range of the multiples.
+        shares: which columns hold a λ in [0, 1] instead of a bandwidth (D,).
 
     Returns:
-        The bandwidths (D,), and their error.
+        The bandwidths (D,), and their criterion; NaN if no bandwidth has one.
+
+    Source: Nelder and Mead 1965, "A simplex method for function minimization".
 
     Example:
-        >>> best, least = best_on_grid(lambda h: (h - 0.5).square().sum(), torch.arange(5.0)[:, None])
+        >>> best, least = minimize(lambda h: float((h - 0.5).square().sum()), torch.ones(1), 0.1, 4.0)
         >>> best
-        tensor([0.5...])
+        tensor([0.5000])
     """
-    scales = _scales(inputs)
-    low, high = _range(inputs / scales)
-    best, least = high * scales, math.inf
-    middle = high
-    for _ in range(_ROUNDS):
-        ratio = (high / low) ** (1 / (_GRID - 1))
-        for step in range(_GRID):
-            multiple = low * ratio**step
-            loss = float(error(multiple * scales))
-            if loss < least:
-                best, least, middle = multiple * scales, loss, multiple
-        low, high = middle / ratio, middle * ratio
-    return _each_column(error, best, least) if len(scales) > 1 else (best, least)
+    fixed = torch.zeros_like(scales, dtype=torch.bool) if shares is None else shares
+    known = dict[tuple[float, ...], float]()
+
+    def value(bandwidths: Tensor) -> float:
+        key = tuple(bandwidths.tolist())
+        if key not in known:
+            number = criterion(bandwidths)
+            known[key] = number if math.isfinite(number) else _NONE
+        return known[key]
+
+    ratio = (high / low) ** (1 / (_GRID - 1))
+    multiples = [low * ratio**step for step in range(_GRID)] if not bool(fixed.all()) else [1.0]
+    best = min((torch.where(fixed, 0.5, multiple * scales) for multiple in reversed(multiples)), key=value)
+    if len(scales) > 1:  # from there, and from no dependence at all, where few columns need a narrow bandwidth
+        widest = torch.where(fixed, 1.0, high * scales)
+        best = min((_each_column(value, start, fixed) for start in (best, widest)), key=value)
+    ends = torch.minimum(low * scales / 4, best), torch.maximum(high * scales * _WIDEST, best)
+    best = _simplex(value, best, fixed, ends, ratio)
+    return best, value(best) if value(best) < _NONE else math.nan
 
 
-def by_gradient(error: Error, inputs: Tensor) -> tuple[Tensor, float]:
-    """Minimize over log h of every column by Adam; return the best point seen.
-
-    It starts from the best point of a coarse grid, then column by column: the gradient of a column that does not matter
-    vanishes long before its bandwidth is as large as it should be.
-
-    Args:
-        error: differentiable function of the bandwidths (D,).
-        inputs: as for `best_on_grid`.
-
-    Returns:
-        The bandwidths (D,), and their error.
-
-    Example:
-        >>> error = lambda h: (h - torch.tensor([0.5, 2.0])).square().sum()
-        >>> best, least = by_gradient(error, torch.rand(9, 2, dtype=torch.float64))
-        >>> least < 1e-3
-        True
-    """
-    scales = _scales(inputs)
-    low, high = _range(inputs / scales)
-    multiples = [low * (high / low) ** (step / 7) for step in range(8)]
-    best = min((multiple * scales for multiple in multiples), key=lambda h: float(error(h)))
-    least = math.inf
-    if len(scales) > 1:
-        best, least = _each_column(error, best, float(error(best)))
-    logarithms = best.log().requires_grad_()
-    optimizer = torch.optim.Adam([logarithms], lr=_RATE)
-    for step in range(_STEPS):
-        for group in optimizer.param_groups:
-            group["lr"] = _RATE * (1 - step / _STEPS)
-        bandwidths = logarithms.exp()
-        loss = error(bandwidths)
-        if loss.item() < least:
-            best, least = bandwidths.detach(), loss.item()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return best, least
-
-
-def _each_column(error: Error, best: Tensor, least: float) -> tuple[Tensor, float]:
+def _each_column(value: Criterion, best: Tensor, fixed: Tensor) -> Tensor:
     """Try multiples of one column's bandwidth after another: a column that does not matter gets a large one."""
     for _ in range(_SWEEPS):
-        before = least
+        before = value(best)
         for column in range(len(best)):
             for factor in _FACTORS:
                 tried = best.clone()
                 tried[column] *= factor
-                loss = float(error(tried))
-                if loss < least:
-                    best, least = tried, loss
-        if least == before:
+                if fixed[column]:
+                    tried[column].clamp_(max=1)
+                best = min(best, tried, key=value)
+        if value(best) == before:
             break
-    return best, least
+    return best
 
 
-def _scales(inputs: Tensor) -> Tensor:
+def _simplex(value: Criterion, best: Tensor, fixed: Tensor, ends: tuple[Tensor, Tensor], ratio: float) -> Tensor:
+    """Minimize over the logarithms of bandwidths, and over each λ itself, which can be 0."""
+    from scipy.optimize import minimize as search
+
+    def place(bandwidths: Tensor) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+        return np.asarray(torch.where(fixed, bandwidths, bandwidths.log()), dtype=np.float64)
+
+    def bandwidths(x: object) -> Tensor:
+        tensor = torch.as_tensor(x, dtype=best.dtype)
+        return torch.where(fixed, tensor, tensor.exp())
+
+    start = place(best)
+    least, most = (place(torch.where(fixed, torch.full_like(best, side), end)) for side, end in enumerate(ends))
+    steps = np.where(fixed, np.where(start > 0.5, -0.25, 0.25), math.log(ratio) / 2)
+    corners = np.clip(start + np.vstack([np.zeros_like(start), np.diag(steps)]), least, most)
+    options = {
+        "initial_simplex": corners,
+        "maxfev": _EVALUATIONS * len(start),
+        "xatol": 1e-4,
+        "fatol": 1e-10 * abs(value(best)),
+    }
+    found = search(
+        lambda x: value(bandwidths(x)),
+        start,
+        method="Nelder-Mead",
+        bounds=list(zip(least, most, strict=True)),
+        options=options,
+    )
+    return min(best, bandwidths(found.x), key=value)
+
+
+def column_scales(inputs: Tensor) -> Tensor:
     """Return the standard deviation of each column; 1 if it is 0, and for a single column, which needs none."""
     if inputs.shape[1] == 1:
         return inputs.new_ones(1)
@@ -117,10 +122,9 @@ def _scales(inputs: Tensor) -> Tensor:
     return torch.where(deviations > 0, deviations, 1)
 
 
-def _range(inputs: Tensor) -> tuple[float, float]:
+def distance_range(inputs: Tensor) -> tuple[float, float]:
     """Return half the smallest distance between two distinct neighbors, and the diagonal of the bounding box."""
-    count = inputs.shape[0]
-    widest = float((inputs.amax(0) - inputs.amin(0)).norm()) if count else 0.0
+    widest = float((inputs.amax(0) - inputs.amin(0)).norm()) if inputs.numel() else 0.0
     if widest == 0:
         return 0.5, 1.0
     score, value = SquaredDistance(), inputs[:, :1]

@@ -1,152 +1,204 @@
-"""Pointwise confidence intervals of a kernel smoother, where its points support one."""
+"""Confidence intervals of a kernel smoother, where its points support one: of a point, or of the whole curve.
+
+| interval | covers | from |
+|---|---|---|
+| "robust" | the true curve | the fit of one degree more, which has less bias, and its own spread |
+| "normal" | the smoothed curve E f(x): what the bandwidth smooths away is a bias that it does not show | the fit |
+| "bootstrap" | the smoothed curve | fits to resampled rows |
+"""
 
 import math
+from dataclasses import dataclass
 from statistics import NormalDist
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from qkv.errors import ConfigError
-from qkv.functional import attention, attention_with_state
-from qkv.introspect.lazy_map import attention_map
-from qkv.models.smoother import KernelSmoother
-from qkv.normalizers.dense import Hard, Identity
-from qkv.scores.kernels import Gaussian, SquaredDistance
+from qkv.models.smoother import KernelSmoother, polynomial_features
 
-_TILE = 1 << 22
-_COLUMNS = 256
 _ALONE = 0.999
 """The weight from which a single point gives no interval."""
-_REACH = 4.0
-"""How many bandwidths a Gaussian reaches; its value there is 0.0003 of its largest."""
+_CURVE = 512
+_DRAWS = 2000
 
 
-def normal_interval(smoother: KernelSmoother, query: Tensor, residuals: Tensor, level: float) -> tuple[Tensor, Tensor]:
-    """f(x) ± z·σ(x)·‖w(x)‖ with σ²(x) = Σᵢ wᵢ(x) eᵢ²: the estimate is a weighted sum of independent targets.
-
-    It covers E f(x), the smoothed curve; a bandwidth that is too large biases f(x), which no such interval shows.
+@final
+@dataclass(frozen=True)
+class Points:
+    """The rows of a table, of which equal ones are one point.
 
     Args:
-        smoother: the estimate f with weights w.
+        smoother: the estimate; its targets are the means of each point's rows, its weights their sums.
+        counts: how many rows each point has (n,).
+        row_weights: the weight of each of its rows (n,).
+        deviations: the sums over its rows of the squared deviations from their mean (n, outputs).
+        point_of: the point of each row (rows,).
+    """
+
+    smoother: KernelSmoother
+    counts: Tensor
+    row_weights: Tensor
+    deviations: Tensor
+    point_of: Tensor
+
+
+class Ends(NamedTuple):
+    """Lower and upper ends (m, outputs)."""
+
+    low: Tensor
+    high: Tensor
+
+
+def normal_interval(
+    points: Points, query: Tensor, squares: Tensor, level: float, degree: int, *, simultaneous: bool = False
+) -> Ends:
+    """f(x) ± z·σ(x)·‖l(x)‖ with σ²(x) = Σᵢ wᵢ(x) eᵢ²: the estimate Σ lᵢ(x) yᵢ is a sum of independent targets.
+
+    With the degree of the estimate this covers E f(x), the smoothed curve. With one degree more, at the same bandwidth,
+    bias is of a smaller order than the spread: this is the robust bias-corrected interval, which covers the true curve.
+
+    Args:
+        points: the estimate f, with kernel weights w.
         query: x (m, D).
-        residuals: e, each target minus the estimate from the other points (n, outputs); NaN where that is unknown:
-            such a point takes no part in σ².
+        squares: e², the mean square of each point's leave-one-out errors (n, outputs); NaN where that is unknown: such
+            a point takes no part in σ².
         level: the probability of covering, between 0 and 1.
+        degree: of the polynomial.
+        simultaneous: whether to cover the whole curve over the range of the points with that probability: z is then the
+            quantile of the largest of the |deviations| of the curve, simulated with normal errors.
 
     Returns:
-        The lower and the upper ends (m, outputs); NaN where there is no interval, see `unsupported`, or where no point
-            with a residual has any weight.
+        The ends; NaN where there is no interval, see `unsupported`, or where no point with a residual has any weight.
 
     Raises:
         ConfigError: the level is outside its range.
 
     Source: Wasserman 2006, "All of Nonparametric Statistics", sections 5.6 and 5.7; the variance that depends on x:
-        Härdle 1990, "Applied nonparametric regression", section 4.2.
+        Härdle 1990, "Applied nonparametric regression", section 4.2; robust: Calonico, Cattaneo and Farrell 2018, "On
+        the effect of bias estimation on coverage accuracy", with b = h; simultaneous: Ruppert, Wand and Carroll 2003,
+        "Semiparametric Regression", section 6.5.
     """
-    z = NormalDist().inv_cdf((1 + _checked(level)) / 2)
-    estimate, state = smoother(query)
-    finite = residuals.isfinite()
-    variance, _ = smoother(query, values=torch.where(finite, residuals, 0).square())
-    if not bool(finite.all()):
-        known_weight, _ = smoother(query, values=finite.to(residuals))
-        variance = variance / known_weight  # 0/0 where no residual is known
-    norms = _square_norms(smoother, query)
-    spread = (variance * norms[:, None]).sqrt()
-    no_interval = state.weightless | (norms > _ALONE**2) | _far(smoother, query)
-    spread = torch.where(no_interval[:, None], math.nan, spread)
-    return estimate - z * spread, estimate + z * spread
+    _check(level)
+    z = _curve_quantile(points, degree, level) if simultaneous else NormalDist().inv_cdf((1 + level) / 2)
+    targets, known = points.smoother.targets, squares.isfinite()
+    weighted = torch.where(known, squares, 0) * points.row_weights[:, None]
+    low, high = (targets.new_empty(len(query), targets.shape[1]) for _ in range(2))
+    for rows, keys, kernel, weights, _ in points.smoother.tiles(query, degree):
+        variance = (kernel @ weighted[keys]) / (kernel @ known[keys].to(targets))  # 0/0 where no error is known
+        spread = (variance * (weights.square() @ _variances(points)[keys])[:, None]).sqrt()
+        spread = torch.where(_no_interval(points, query[rows], kernel, keys)[:, None], math.nan, z * spread)
+        estimate = weights @ targets[keys]
+        low[rows], high[rows] = estimate - spread, estimate + spread
+    return Ends(low, high)
 
 
 def bootstrap_interval(
-    smoother: KernelSmoother, query: Tensor, level: float, draws: int = 400, seed: int = 0
-) -> tuple[Tensor, Tensor]:
-    """Quantiles of the estimates from resampled points, with the bandwidth as it is.
+    points: Points, query: Tensor, targets: Tensor, level: float, draws: int = 400, seed: int = 0
+) -> Ends:
+    """Quantiles of the estimates from resampled rows, with the bandwidth as it is.
 
-    A resampled data set counts each point some number of times c, so all of them are one attention whose values are
-    c·y and c: Σ K c y / Σ K c.
+    A resampled table counts each row some number of times, so all of them are one attention whose values are products
+    of features, counts and targets: the moments of a polynomial for each table.
 
     Args:
-        smoother: the estimate.
+        points: the estimate.
         query: x (m, D).
+        targets: of all rows (rows, outputs).
         level: the probability of covering, between 0 and 1.
-        draws: number of resampled data sets.
+        draws: number of resampled tables.
         seed: random seed, any integer.
 
     Returns:
-        The lower and the upper ends (m, outputs); NaN where there is no interval, see `unsupported`.
+        The ends; NaN where there is no interval, see `unsupported`.
 
     Raises:
         ConfigError: the level or the number of draws is outside its range.
 
     Source: Efron 1979, "Bootstrap Methods"; percentiles of resampled pairs are what Stata's `npregress kernel` reports.
     """
-    ends = ((1 - _checked(level)) / 2, (1 + level) / 2)
+    _check(level)
     if draws < 2:
         raise ConfigError("draws", "at least 2", f"{draws}", "A few hundred suit most data.")
-    random, (scaled, points, score) = np.random.default_rng(seed % 2**64), smoother.scaled(query)
-    targets = smoother.get_buffer("targets")
-    count, outputs = targets.shape
-    samples = []
-    for first in range(0, draws, _COLUMNS):
-        size = min(_COLUMNS, draws - first)
-        counts = torch.from_numpy(random.multinomial(count, np.full(count, 1 / count), size).T.astype(np.float64))
-        values = torch.cat([(counts[:, :, None] * targets[:, None]).flatten(1), counts], 1)
-        sums = attention(scaled, points, values, score=score, normalizer=Identity())
-        numerators, denominators = sums[:, : size * outputs].view(-1, size, outputs), sums[:, size * outputs :, None]
-        samples.append(torch.where(denominators == 0, math.nan, numerators / denominators))
-    estimates = torch.cat(samples, 1)
-    low, high = torch.nanquantile(estimates, torch.tensor(ends, dtype=estimates.dtype, device=estimates.device), dim=1)
-    no_interval = unsupported(smoother, query)[:, None]
-    return torch.where(no_interval, math.nan, low), torch.where(no_interval, math.nan, high)
+    random, count = np.random.default_rng(seed % 2**64), len(targets)
+    drawn = torch.from_numpy(random.multinomial(count, np.full(count, 1 / count), draws).T.astype(np.float64))
+    counts, sums = _per_point(points, drawn), _per_point(points, (drawn[:, :, None] * targets[:, None]).flatten(1))
+    low, high = (targets.new_full((len(query), targets.shape[1]), math.nan) for _ in range(2))
+    quantiles = targets.new_tensor([(1 - level) / 2, (1 + level) / 2])
+    for tile in points.smoother.tiles(query):
+        for rows, kernel in zip(tile.rows.split(16), tile.kernel.split(16), strict=True):  # each solves all tables
+            estimates = _resampled(points, query[rows], kernel, tile.keys, counts, sums)
+            outside = _no_interval(points, query[rows], kernel, tile.keys)[:, None]
+            ends = torch.nanquantile(estimates, quantiles, dim=1)
+            low[rows], high[rows] = torch.where(outside, math.nan, ends)
+    return Ends(low, high)
 
 
-def unsupported(smoother: KernelSmoother, query: Tensor) -> Tensor:
-    """Return where the points support no interval.
+def _resampled(points: Points, query: Tensor, kernel: Tensor, keys: slice, counts: Tensor, sums: Tensor) -> Tensor:
+    """Return the estimates (m, draws, outputs) of tables that hold points `counts` times, with `sums` of targets."""
+    smoother = points.smoother
+    single = kernel / points.counts[keys]  # of one row of each point
+    features = torch.ones_like(kernel)[:, None]
+    if smoother.degree and smoother.numeric:
+        offsets = smoother.offsets(query, keys, smoother.widths(query))
+        features = torch.cat([features, polynomial_features(offsets, smoother.degree)], 1)  # (m, P, k)
+    products = single[:, None, None] * features[:, :, None] * features[:, None]  # (m, P, P, k)
+    moments = (products @ counts[keys]).permute(0, 3, 1, 2)  # (m, draws, P, P)
+    outputs = sums.shape[1] // counts.shape[1]
+    values = ((single[:, None] * features) @ sums[keys]).unflatten(-1, (-1, outputs)).transpose(1, 2)
+    estimates = (torch.linalg.pinv(moments, rtol=1e-10, hermitian=True) @ values)[..., 0, :]
+    return torch.where(moments[..., :1, 0] > 0, estimates, math.nan)
 
-    That is where no point has any weight, where a single one has all of it (99.9 %), or where a Gaussian is more than
-    four bandwidths from every point: there its weights are those of extrapolation, and the errors elsewhere are not
-    those of the estimate.
 
-    Args:
-        smoother: the estimate.
-        query: x (m, D).
+def unsupported(points: Points, query: Tensor) -> Tensor:
+    """Return where the points support no interval (m,), bool.
 
-    Returns:
-        (m,), bool.
-
-    Example:
-        >>> points = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
-        >>> smoother = KernelSmoother(points, points, "gaussian", points.new_ones(1))
-        >>> unsupported(smoother, points.new_tensor([[0.5], [-3.9], [5.1]]))
-        tensor([False, False,  True])
+    That is where no point has any weight, where a single row has all of it (99.9 %), or out of the kernel's reach, such
+    as four bandwidths of a Gaussian: there weights are those of extrapolation, and the errors elsewhere are not those
+    of the estimate.
     """
-    _, state = smoother(query)
-    no_interval: Tensor = state.weightless | (_square_norms(smoother, query) > _ALONE**2) | _far(smoother, query)
-    return no_interval
+    outside = torch.ones(len(query), dtype=torch.bool)
+    for rows, keys, kernel, *_ in points.smoother.tiles(query):
+        outside[rows] = _no_interval(points, query[rows], kernel, keys)
+    return outside
 
 
-def _far(smoother: KernelSmoother, query: Tensor) -> Tensor:
-    """Return where a Gaussian is out of reach of every point (m,); compact kernels have no weight there anyway."""
-    scaled, points, score = smoother.scaled(query)
-    if not isinstance(score, Gaussian):
-        return torch.zeros(len(query), dtype=torch.bool, device=query.device)
-    measure = SquaredDistance(score.bandwidth)
-    _, nearest = attention_with_state(scaled, points, points[:, :1], score=measure, normalizer=Hard())
-    # The hard normalizer's state is the largest score: −u²/2 of the nearest point.
-    return torch.lt(nearest.value, -(_REACH**2) / 2)
+def _no_interval(points: Points, query: Tensor, kernel: Tensor, keys: slice) -> Tensor:
+    alone = kernel.square() @ (1 / points.counts[keys]) > _ALONE**2
+    return alone | ~points.smoother.supported(query, keys, kernel, degree=1)
 
 
-def _square_norms(smoother: KernelSmoother, query: Tensor) -> Tensor:
-    """Return Σᵢ wᵢ(x)² of each query (m,), tile by tile."""
-    scaled, points, score = smoother.scaled(query)
-    weights, rows = attention_map(scaled, points, score=score), max(1, _TILE // len(points))
-    parts = [weights[first : first + rows, :].square().sum(-1) for first in range(0, len(query), rows)]
-    return torch.cat(parts) if parts else query.new_zeros(0)
+def _variances(points: Points) -> Tensor:
+    """Return the variance of each point's mean, where that of a row of weight 1 is 1 (n,)."""
+    return 1 / (points.counts * points.row_weights)
 
 
-def _checked(level: float) -> float:
+def _per_point(points: Points, rows: Tensor) -> Tensor:
+    """Add up the rows of each point."""
+    return rows.new_zeros(len(points.counts), rows.shape[1]).index_add_(0, points.point_of, rows)
+
+
+def _curve_quantile(points: Points, degree: int, level: float) -> float:
+    """Return the quantile of the largest standardized deviation of the curve, over the places of points."""
+    smoother = points.smoother
+    places = smoother.inputs
+    if len(places) > _CURVE:
+        places = places[torch.linspace(0, len(places) - 1, _CURVE).round().long()]
+    variances = _variances(points)
+    normal = np.random.default_rng(0).standard_normal((len(variances), _DRAWS))
+    errors = torch.from_numpy(normal) * variances.sqrt()[:, None]
+    largest = errors.new_zeros(_DRAWS)
+    for rows, keys, kernel, weights, _ in smoother.tiles(places, degree):
+        inside = ~_no_interval(points, places[rows], kernel, keys)
+        norms = (weights.square() @ variances[keys]).sqrt()
+        curves = (weights[inside] @ errors[keys]).abs() / norms[inside, None]
+        largest = torch.cat([largest[None], curves]).amax(0)
+    return float(largest.quantile(level))
+
+
+def _check(level: float) -> None:
     if not 0 < level < 1:
         hint = "0.95 for an interval that covers 95 times in 100."
         raise ConfigError("level", "a probability above 0 and below 1", f"{level:g}", hint)
-    return level

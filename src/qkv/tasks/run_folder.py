@@ -43,6 +43,7 @@ OLDER_DEFAULTS: Mapping[str, Any] = {
     "model.score": "default",
     "model.normalizer": "softmax",
     "model.heads": 1,
+    "model.degree": 0,
     "model.encoder_layers": 1,
     "model.decoder_layers": 1,
     "model.encoder_heads": 4,
@@ -194,7 +195,7 @@ def store(
     expect_one_process(current().size)
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     contents = Contents(state, dict(config), figures=tuple(figures))
-    with open_run(out, contents.config, files=files):
+    with open_run(out, contents.config, added=OLDER_DEFAULTS, files=files):
         digest = save_step(out, _FITTED, contents, keep=1, best=True).digest
     best = contents.figures[0] if contents.figures else None
     for listener in listeners():

@@ -11,7 +11,7 @@ from qkv.data.table import FieldTable, parse_table_in_parts
 from qkv.tasks.answering import STDIN, Answers, Lines, answered
 from qkv.tasks.drawing import Drawing
 from qkv.tasks.notes import as_json, note
-from qkv.tasks.regress.predict import Array, Prediction, Regressor
+from qkv.tasks.regress.predict import Prediction, Regressor, Rows, covered
 from qkv.tasks.regress.settings import RegressAnswers, RegressRequest
 from qkv.tasks.streams import format_json, format_lines, stdin_is_terminal, stream_stdin
 
@@ -23,14 +23,16 @@ def open_answers(runs: Sequence[Path], settings: RegressAnswers) -> Answers:
     how = _how(settings)
     ends = settings.interval != "none"
 
-    def answer(part: FieldTable | Array, _: int) -> list[Prediction]:
+    def answer(part: FieldTable | Rows, _: int) -> list[Prediction]:
         rows = regressor.rows_of(part, settings.decimal) if isinstance(part, FieldTable) else part
         if drawing.active:
             drawing.add(regressor.alignments(rows))
         return regressor.predict_fully(rows, **how)
 
     def predicted(_: Iterable[Lines], __: Path | None = None) -> Iterator[str]:
-        total = without = 0
+        total = without = beyond = 0
+        if ends:
+            note(f"qkv: low and high: {covered(settings.interval, settings.level, settings.simultaneous)}.")
         for first, results in answered("predicting", _parts(regressor, settings), answer):
             if as_json():
                 yield from format_json(_objects(regressor, results, ends=ends))
@@ -38,6 +40,11 @@ def open_answers(runs: Sequence[Path], settings: RegressAnswers) -> Answers:
                 yield format_lines(_lines(regressor, results, ends=ends, header=first == 1))
             total += len(results)
             without += sum(math.isnan(result.low) for result in results)
+            beyond += sum(not result.supported for result in results)
+        if beyond:
+            what = {"nearest": "the nearest point's target", "mean": "the mean of all targets", "nan": "empty"}
+            told = f"their prediction is {what[regressor.estimator.beyond]}"
+            note(f"qkv: {beyond:,} of {total:,} rows are out of the support of the training points: {told}.")
         if ends and without:
             reason = "they are far from all training points, or a single one has all the weight"
             note(f"qkv: {without:,} of {total:,} predictions have no interval: {reason}.")
@@ -54,10 +61,11 @@ def open_answers(runs: Sequence[Path], settings: RegressAnswers) -> Answers:
 
 
 def _how(settings: RegressRequest) -> dict[str, Any]:
-    return {"interval": settings.interval, "level": settings.level, "seed": settings.seed}
+    names = ("interval", "level", "seed", "simultaneous")
+    return {name: getattr(settings, name) for name in names}
 
 
-def _parts(regressor: Regressor, settings: RegressAnswers) -> Iterable[FieldTable | Array]:
+def _parts(regressor: Regressor, settings: RegressAnswers) -> Iterable[FieldTable | Rows]:
     if settings.curve is not None:
         return [regressor.curve(settings.curve)]
     return parse_table_in_parts(stream_stdin(), STDIN, line_buffered=settings.line_buffered or stdin_is_terminal())
@@ -69,6 +77,10 @@ def _objects(regressor: Regressor, predictions: list[Prediction], *, ends: bool)
         yield {**dict(zip(regressor.x, prediction.x, strict=True)), str(regressor.y): prediction.y, **interval}
 
 
+def _cell(item: float | str) -> str:
+    return item if isinstance(item, str) else "" if math.isnan(item) else f"{item:.10g}"
+
+
 def _lines(regressor: Regressor, predictions: list[Prediction], *, ends: bool, header: bool) -> list[str]:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
@@ -76,5 +88,5 @@ def _lines(regressor: Regressor, predictions: list[Prediction], *, ends: bool, h
         writer.writerow([*regressor.x, regressor.y, *(("low", "high") if ends else ())])
     for prediction in predictions:
         numbers = (*prediction.x, prediction.y, *((prediction.low, prediction.high) if ends else ()))
-        writer.writerow(["" if math.isnan(number) else f"{number:.10g}" for number in numbers])
+        writer.writerow([_cell(number) for number in numbers])
     return buffer.getvalue().splitlines()

@@ -2,37 +2,75 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
-from qkv.data.report import leaves_out
+import numpy as np
+
+from qkv.data.normal_forms import normalize
+from qkv.data.report import leaves_out, refuse
 from qkv.data.table import Columns, FieldTable, read_table
-from qkv.errors import ConfigError, DataError, Place, brief, quantity, setting
+from qkv.errors import ConfigError, DataError, Place, brief, nearest, quantity, setting
 from qkv.tasks.notes import reporting, state
 from qkv.tasks.regress.settings import RegressFiles
 
+Array = np.ndarray[Any, np.dtype[np.float64]]
 _MANY = 20
 """Copies are reported if they are more than one row in so many; a few measurements may well agree."""
 _CODE = re.compile(r"-?9{2,}")
 """Numbers by which tables often say that one is missing."""
 
 
-def read_columns(data: RegressFiles) -> Columns:
-    """Read the input columns and the target, which comes last.
+@final
+@dataclass(frozen=True)
+class RegressTable:
+    """The rows of a regression.
+
+    Args:
+        x, y: the names of the input columns and of the target.
+        categories: the categories of the input columns that hold some, whose positions are their numbers.
+        rows: the inputs, the target, and the weight if there is one.
+        weighted: whether there is.
+    """
+
+    x: tuple[str, ...]
+    y: str
+    categories: Mapping[str, tuple[str, ...]]
+    rows: tuple[tuple[float, ...], ...]
+    weighted: bool
+
+    @property
+    def inputs(self) -> Array:
+        """(n, D)."""
+        return np.array(self.rows)[:, : len(self.x)]
+
+    @property
+    def targets(self) -> Array:
+        """(n,)."""
+        return np.array(self.rows)[:, len(self.x)]
+
+    @property
+    def weights(self) -> Array | None:
+        """(n,)."""
+        return np.array(self.rows)[:, -1] if self.weighted else None
+
+
+def read_columns(data: RegressFiles) -> RegressTable:
+    """Read the input columns, the target and the weights.
 
     Raises:
         ConfigError: the file or a column is not given, or does not exist.
-        DataError: a field is not a number; the message gives file and line.
+        DataError: a field is not a number, or a weight is below 0; the message gives file and line.
     """
     with reporting(data.skip):
         return gather(data)
 
 
-def gather(data: RegressFiles) -> Columns:
+def gather(data: RegressFiles) -> RegressTable:
     """Read the columns, and collect what is wrong with them; errors as for `read_columns`."""
     if data.data is None:
         raise ConfigError(setting("data"), setting("data", "FILE"), "none", "A CSV file, or one with tabs.")
@@ -42,22 +80,45 @@ def gather(data: RegressFiles) -> Columns:
     else:
         data, table = _as_table(data, [_row(row) for row in data.data])
         _expect_names(data)
-    columns = (*data.x, str(data.y))
-    for flag, names in ((setting("x"), data.x), (setting("y"), columns[-1:])):
+    y, weights = (str(data.y),), () if data.weights is None else (data.weights,)
+    for flag, names in ((setting("x"), data.x), (setting("y"), y), (setting("weights"), weights)):
         table.expect(names, flag)
-    numbers = table.numbers(columns, decimal=data.decimal, missing=data.missing)
+    categories = {name: table.categories(name) for name in data.categorical}
+    numbers = table.numbers((*data.x, *y, *weights), decimal=data.decimal, missing=data.missing, categories=categories)
     if numbers.skipped:
         total = numbers.skipped + len(numbers.rows)
         state(f"{table.name}: {numbers.skipped:,} of {total:,} rows lack a number and are skipped.")
-    _report_odd_columns(numbers, table.name)
-    return _without_copies(numbers, table.name)
+    _report_odd_columns(numbers, table.name, categories)
+    numbers = _without_copies(numbers, table.name)
+    rows = _weighted(numbers, table.name) if weights else numbers.rows
+    names = numbers.names[: len(data.x)]  # in Unicode's form NFC
+    return RegressTable(names, numbers.names[len(names)], categories, rows, bool(weights))
 
 
-def _report_odd_columns(columns: Columns, name: str) -> None:
+def _weighted(columns: Columns, name: str) -> tuple[tuple[float, ...], ...]:
+    """Return the rows whose weight, the last number, is above 0."""
+    for line, row in zip(columns.lines, columns.rows, strict=True):
+        if row[-1] < 0:
+            expected = f'a weight of at least 0 in column "{brief(columns.names[-1])}"'
+            refuse("invalid", DataError(Place(name, line), expected, f"{row[-1]:g}", "A row of weight 0 is left out."))
+    rows = tuple(row for row in columns.rows if row[-1] > 0)
+    if not rows:
+        raise DataError(Place(name), "a weight above 0", "only 0", "Rows of weight 0 are left out.")
+    if any(row[-1] == 0 for row in columns.rows):
+        count = sum(row[-1] == 0 for row in columns.rows)
+        state(f"{name}: {count:,} of {len(columns.rows):,} rows have weight 0: left out.")
+    return rows
+
+
+def _report_odd_columns(columns: Columns, name: str, categories: Mapping[str, Sequence[str]]) -> None:
     """Say which columns are constant, or have numbers that are likely to stand for missing ones."""
     for column, numbers in zip(columns.names, zip(*columns.rows, strict=True), strict=True):
         label = f'{name}: column "{brief(column)}"'
         ordered = sorted(set(numbers))
+        if column in categories:
+            if len(ordered) == 1 and len(numbers) > 1:
+                state(f"{label} has a single category: nothing can be learned from it.")
+            continue
         width = ordered[-1] - ordered[0]
         if len(ordered) == 1 and len(numbers) > 1:
             state(f"{label} is {ordered[0]:g} in each of {len(numbers):,} rows: nothing can be learned from it.")
@@ -112,20 +173,34 @@ def _without_copies(columns: Columns, name: str) -> Columns:
 
 
 def _expect_names(data: RegressFiles) -> None:
-    """Refuse settings that name no columns, or one of them twice."""
+    """Refuse settings that name no columns, or one of them twice, or categories that are no input."""
     for flag, names in ((setting("x"), data.x), (setting("y"), data.y)):
         if not names:
             hint = "As in " + setting("x", "age,income") + " " + setting("y", "rent") + "."
             raise ConfigError(flag, "the name of a column", "none", hint)
-    for number, name in enumerate(columns := (*data.x, data.y)):
+    for name in data.categorical:
+        if name not in data.x:
+            raise ConfigError(setting("categorical"), f"columns of {setting('x')}", f'"{name}"', nearest(name, data.x))
+    columns = (*data.x, str(data.y), *filter(None, (data.weights,)))
+    for number, name in enumerate(columns):
         if name in columns[:number]:
-            expected = "columns that differ from each other and " + setting("y")
+            expected = f"columns that differ from each other, {setting('y')} and {setting('weights')}"
             raise ConfigError(setting("x"), expected, f'"{name}" twice', "Name each column once.")
 
 
 def _row(row: object) -> tuple[Any, ...]:
     """Return a row of Python data; anything else becomes a single field, which is refused later."""
     return tuple(row) if isinstance(row, Iterable) and not isinstance(row, str | bytes) else (row,)
+
+
+def category_name(cell: object) -> str:
+    """Return the name of a category, which can be a number.
+
+    Example:
+        >>> category_name("Bonn"), category_name(1), category_name(1.0)
+        ('Bonn', '1', '1')
+    """
+    return f"{float(cell):.15g}" if isinstance(cell, Real) else normalize("NFC", str(cell).strip())
 
 
 def _digits(number: Real) -> str:
@@ -139,14 +214,20 @@ def _as_table(data: RegressFiles, rows: Sequence[tuple[Any, ...]]) -> tuple[Regr
     """Return rows of numbers as a table, and the settings with the names of its columns; usually the last is y."""
     if not rows:
         raise DataError("data", "at least one item", "none", "Was an iterator already read?")
-    count = len(rows[0]) - 1
+    count = len(rows[0]) - 1 - (data.weights is not None)
     x = data.x or (tuple(f"x{n}" for n in range(1, count + 1)) if count > 1 else ("x",))
-    names = (*x, data.y or "y")
+    names = (*x, data.y or "y", *filter(None, (data.weights,)))
+    texts = [name in data.categorical for name in names]
     for number, row in enumerate(rows, start=1):
-        if len(row) != len(names) or not all(isinstance(cell, Real) for cell in row):
+        if len(row) != len(names) or not all(
+            isinstance(cell, Real) or (text and isinstance(cell, str)) for cell, text in zip(row, texts, strict=True)
+        ):
             expected = f"{len(names)} numbers, for {', '.join(names)}"
             raise DataError(Place("data", number), expected, repr(row)[:80], "For example (1.5, 20.0).")
-    fields = tuple((number, tuple(map(_digits, row))) for number, row in enumerate(rows, start=1))
+    fields = tuple(
+        (number, tuple(category_name(cell) if text else _digits(cell) for cell, text in zip(row, texts, strict=True)))
+        for number, row in enumerate(rows, start=1)
+    )
     if len(rows) < len(names):
         state(f"data: {len(rows)} rows of {len(names)} numbers: if these are the columns, give zip(*data).")
-    return replace(data, x=x, y=names[-1], decimal="point"), FieldTable("data", names, fields, header=True)
+    return replace(data, x=x, y=names[len(x)], decimal="point"), FieldTable("data", names, fields, header=True)

@@ -1,25 +1,21 @@
-"""The kernel and its bandwidths: their settings, how they are fitted, and how their predictions are judged."""
+"""How a kernel and its bandwidths are fitted, and how their predictions are judged."""
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from qkv.data.table import Columns
 from qkv.errors import DataError, UnsupportedError, expect_enough_memory, setting
 from qkv.metrics.figure import Figure
+from qkv.tasks.regress.data import RegressTable
 from qkv.tasks.regress.settings import RegressModel
 
-ESTIMATOR_METHODS: Mapping[str, str] = {"cross-validation": "leave-one-out", "learned": "gradient"}
-"""How bandwidths are chosen, and what the estimator calls it."""
 
-
-def fit(columns: Columns, model: RegressModel) -> Any:
-    """Fit scikit-learn's estimator `qkv.models.NadarayaWatson`.
+def fit(table: RegressTable, model: RegressModel) -> Any:
+    """Fit scikit-learn's estimator `qkv.models.KernelRegression`.
 
     Args:
-        columns: inputs, then the target.
+        table: the rows.
         model: the kernel.
 
     Returns:
@@ -30,27 +26,33 @@ def fit(columns: Columns, model: RegressModel) -> Any:
         ConfigError: a bandwidth is invalid.
         DataError: there are too few points to choose a bandwidth.
     """
-    numbers = np.array(columns.rows)
-    bandwidth = ESTIMATOR_METHODS.get(model.bandwidth, "") if isinstance(model.bandwidth, str) else model.bandwidth
-    if isinstance(bandwidth, str) and len(numbers) < 2:
+    if isinstance(model.bandwidth, str) and len(table.rows) < 2:
         hint = "Give more rows, or a bandwidth."
-        raise DataError(setting("data"), "at least 2 points to choose a bandwidth", f"{len(numbers)}", hint)
-    return estimator_class()(model.kernel, bandwidth, model.beyond).fit(numbers[:, :-1], numbers[:, -1])
+        raise DataError(setting("data"), "at least 2 points to choose a bandwidth", f"{len(table.rows)}", hint)
+    estimator = estimator_class()(
+        model.kernel,
+        model.bandwidth,
+        model.beyond,
+        degree=model.degree,
+        neighbors=model.neighbors,
+        categorical=[table.x.index(name) for name in table.categories],
+    )
+    return estimator.fit(table.inputs, table.targets, table.weights)
 
 
 def estimator_class() -> Any:
-    """Return `qkv.models.NadarayaWatson`.
+    """Return `qkv.models.KernelRegression`.
 
     Raises:
         UnsupportedError: scikit-learn is not installed.
     """
     try:
-        from qkv.models.regression import NadarayaWatson
+        from qkv.models.regression import KernelRegression
     except ImportError as error:
         expect_enough_memory(error)
         hint = "Install it: in the checkout, pip install '.[regression]'."
         raise UnsupportedError("regress", "scikit-learn", str(error), hint) from None
-    return NadarayaWatson
+    return KernelRegression
 
 
 def judge_regression(predicted: Any, truth: Any, signature: str) -> tuple[Figure, ...]:

@@ -1,8 +1,9 @@
 """A fitted regression, ready to predict, with confidence intervals and attention."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn, cast, final, get_args
 
 import numpy as np
@@ -17,6 +18,7 @@ from qkv.errors import (
     Place,
     brief,
     expect_name,
+    nearest,
     quantity,
     setting,
 )
@@ -24,6 +26,7 @@ from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
 from qkv.recording.recorder import record
 from qkv.scores.catalog import KERNELS
+from qkv.tasks.regress.data import category_name
 from qkv.tasks.regress.model import estimator_class, judge_regression
 from qkv.tasks.regress.settings import LEVEL, REGRESS, Beyond, IntervalKind, RegressEvaluation
 from qkv.tasks.runs import Trained, expect_task, load_trained
@@ -34,6 +37,8 @@ from qkv.view.alignment import Alignment
 from qkv.view.scene import Scene
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
+Rows = np.ndarray[Any, np.dtype[Any]]
+"""Inputs (m, D): numbers, or objects where some are the names of categories."""
 _NEAREST = 16
 
 
@@ -43,30 +48,33 @@ class Prediction:
     """The prediction for one row.
 
     Args:
-        x: the inputs, one per column.
+        x: the inputs, one per column, categories by their names.
         y: the prediction.
         low, high: the ends of the confidence interval; NaN if there is none.
+        supported: whether points are within the kernel's reach; elsewhere `beyond` decides on the prediction.
     """
 
-    x: tuple[float, ...]
+    x: tuple[float | str, ...]
     y: float
     low: float
     high: float
+    supported: bool
 
 
 @final
 @answering
 class Regressor:
-    """A Nadaraya-Watson regression, ready to use.
+    """A kernel regression, ready to use.
 
     Args:
         model: its attention as a module, for `qkv.record`.
         x, y: the names of the columns.
         decimal: what separated the decimals in training.
-        beyond: the prediction where no point has weight.
+        beyond: the prediction out of the kernel's support.
+        categories: the categories of the columns that hold some.
 
     Attributes:
-        estimator: the fitted `qkv.models.NadarayaWatson`.
+        estimator: the fitted `qkv.models.KernelRegression`.
 
     Raises:
         UnsupportedError: scikit-learn is not installed.
@@ -77,11 +85,20 @@ class Regressor:
         array([412.7, 810.2])
     """
 
-    def __init__(self, model: KernelSmoother, x: Sequence[str], y: str, decimal: Decimal, beyond: Beyond) -> None:
+    def __init__(
+        self,
+        model: KernelSmoother,
+        x: Sequence[str],
+        y: str,
+        decimal: Decimal,
+        beyond: Beyond,
+        categories: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ) -> None:
         self.model = model.eval()
         self.x = tuple(x)
         self.y = y
         self.decimal: Decimal = decimal
+        self.categories = {name: tuple(names) for name, names in categories.items()}
         self.estimator = estimator_class().of(self.model, beyond)
 
     @classmethod
@@ -102,40 +119,47 @@ class Regressor:
 
     @property
     def bandwidths(self) -> dict[str, float]:
-        """The bandwidth of each input column, in its units."""
+        """The bandwidth of each input column, in its units; λ of a column of categories."""
         return dict(zip(self.x, np.atleast_1d(self.estimator.bandwidth_).tolist(), strict=True))
 
     def predict(self, rows: Any) -> Array:
         """Predict the target.
 
         Args:
-            rows: inputs (m, D), columns in the order of `x`.
+            rows: inputs (m, D), columns in the order of `x`, categories by their names.
 
         Returns:
             (m,).
 
         Raises:
-            DataError: the inputs are not such numbers, or not finite.
+            DataError: the inputs are not such numbers, or not finite, or a category is unknown.
         """
         inputs = self._inputs(rows)
         return cast("Array", self.estimator.predict(inputs) if len(inputs) else np.empty(0))
 
     def predict_fully(
-        self, rows: Any, *, interval: str = "normal", level: float = LEVEL, seed: int = 0
+        self,
+        rows: Any,
+        *,
+        interval: str = "robust",
+        level: float = LEVEL,
+        seed: int = 0,
+        simultaneous: bool = False,
     ) -> list[Prediction]:
         """Predict the target, with confidence intervals.
 
         Args:
             rows: inputs (m, D).
-            interval: "normal", "bootstrap" or "none", see `qkv.models.intervals`.
-            level: the probability of covering the smoothed curve.
+            interval: "robust", "normal", "bootstrap" or "none", see `qkv.models.intervals`.
+            level: the probability of covering the curve.
             seed: random seed of the bootstrap.
+            simultaneous: whether that is the probability for the whole curve.
 
         Returns:
             One prediction per row.
 
         Raises:
-            DataError: the inputs are not such numbers, or not finite.
+            DataError: the inputs are not such numbers, or not finite, or a category is unknown.
             ConfigError: the interval is unknown or does not use a setting, or the level is outside its range.
         """
         expect_name(setting("interval"), interval, get_args(IntervalKind))
@@ -145,17 +169,23 @@ class Regressor:
         if level != LEVEL and interval == "none":
             hint = "Omit it, or " + setting("interval", "none") + "."
             raise ConfigError(setting("level"), "no level without an interval", f"{level:g}", hint)
+        if simultaneous and interval not in ("robust", "normal"):
+            hint = f"Omit it, or {setting('interval')}."
+            raise ConfigError(setting("simultaneous"), "the interval robust or normal", interval, hint)
         inputs = self._inputs(rows)
         if not len(inputs):
             return []
         low = high = np.full(len(inputs), np.nan)
         if interval != "none":
-            low, high = self.estimator.interval(inputs, level, interval, seed)
-        numbers = zip(inputs.tolist(), self.predict(inputs).tolist(), low.tolist(), high.tolist(), strict=True)
-        return [Prediction(tuple(x), *figures) for x, *figures in numbers]
+            low, high = self.estimator.interval(inputs, level, interval, seed, simultaneous=simultaneous)
+        predicted, supported = self.estimator.predict_supported(inputs)
+        columns = (array.tolist() for array in (predicted, low, high, supported))
+        return [Prediction(x, *figures) for x, *figures in zip(self._named(inputs), *columns, strict=True)]
 
-    def curve(self, points: int) -> Array:
-        """Return evenly spaced inputs over the range of the first column, with the others at their medians.
+    def curve(self, points: int) -> Rows:
+        """Return evenly spaced inputs over the range of the first column of numbers, with the others at their middle.
+
+        That is the median, or the most frequent category.
 
         Args:
             points: number of inputs, at least 2.
@@ -164,22 +194,36 @@ class Regressor:
             (points, D).
 
         Raises:
-            ConfigError: there are too few points.
+            ConfigError: there are too few points, or all columns hold categories.
         """
         if points < 2:
             raise ConfigError(setting("curve"), "at least 2 points", f"{points}", "A hundred suit a picture.")
-        inputs = self.model.get_buffer("inputs").numpy()
-        rows = np.tile(np.median(inputs, 0), (points, 1))
-        rows[:, 0] = np.linspace(inputs[:, 0].min(), inputs[:, 0].max(), points)
-        return rows
+        if not self.model.numeric:
+            raise ConfigError(setting("curve"), "a column of numbers", "categories", "Predict a row for each.")
+        return self.curve_over(self.model.numeric[0], points)
 
-    def rows_of(self, table: FieldTable, decimal: Decimal = "point") -> Array:
+    def curve_over(self, column: int, points: int) -> Rows:
+        """Return evenly spaced inputs over the range of a column of numbers, with the others at their middle."""
+        inputs = self.model.inputs.numpy()
+        middle = np.median(inputs, 0)
+        for place in self.model.categorical:
+            codes, counts = np.unique(inputs[:, place], return_counts=True)
+            middle[place] = codes[counts.argmax()]
+        rows = np.tile(middle, (points, 1))
+        rows[:, column] = np.linspace(inputs[:, column].min(), inputs[:, column].max(), points)
+        return self._with_names(rows)
+
+    def rows_of(self, table: FieldTable, decimal: Decimal = "point") -> Rows:
         """Read the input columns of a table: by name, or by place if its first line has no names.
 
         Raises:
-            DataError: a column is missing, or a field is not a number; the message gives file and line.
+            DataError: a column is missing, or a field is not a number or no category of training; the message gives
+                file and line.
         """
-        return np.array(table.numbers(self._names_in(table), decimal=decimal, fixed=("missing",)).rows)
+        names = self._names_in(table)
+        categories = self._categories_in(names)
+        read = table.numbers(names, decimal=decimal, fixed=("missing",), categories=categories)
+        return self._with_names(np.array(read.rows))
 
     def evaluate(self, table: FieldTable) -> tuple[Array, tuple[Figure, ...]]:
         """Score predictions on a table with inputs and target, in the format of training.
@@ -196,9 +240,27 @@ class Regressor:
     def _compared(self, table: FieldTable) -> tuple[Array, Array]:
         """Return predictions and targets of a table."""
         names = (*self._names_in(table, more=1), self.y if table.header else table.columns[-1])
-        read = table.numbers(names, decimal=self.decimal, fixed=("decimal", "missing"))
+        categories = self._categories_in(names)
+        read = table.numbers(names, decimal=self.decimal, fixed=("decimal", "missing"), categories=categories)
         numbers = np.array(read.rows)
-        return self.predict(numbers[:, :-1]), numbers[:, -1]
+        return self.estimator.predict(numbers[:, :-1]), numbers[:, -1]
+
+    def _categories_in(self, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Return the categories of columns that stand for those of training."""
+        pairs = zip(names, self.x, strict=False)
+        return {name: self.categories[column] for name, column in pairs if column in self.categories}
+
+    def _with_names(self, inputs: Array) -> Rows:
+        """Return inputs as `predict` takes them."""
+        return np.array(self._named(inputs), dtype=object) if self.categories else inputs
+
+    def _named(self, inputs: Array) -> list[tuple[float | str, ...]]:
+        """Return inputs with the names of their categories."""
+        kinds = [self.categories.get(name) for name in self.x]
+        return [
+            tuple(number if kind is None else kind[int(number)] for number, kind in zip(row, kinds, strict=True))
+            for row in inputs.tolist()
+        ]
 
     def score_files(self, files: RegressEvaluation) -> Scored:
         """Score the model on files, with the code of its training.
@@ -238,12 +300,12 @@ class Regressor:
         Raises:
             DataError: there is no row, or a field is no number.
         """
-        rows = self.rows_of(parse_table(expect_tokens(text.split("\n")), setting("text")))[:tokens]
+        rows = self._inputs(self.rows_of(parse_table(expect_tokens(text.split("\n")), setting("text")))[:tokens])
         with torch.no_grad(), record(self.model) as trace:
             self.model(torch.from_numpy(rows)[None])
-        inputs, targets = self.model.get_buffer("inputs"), self.model.get_buffer("targets")[:, 0]
-        points = [shown_point(x, y) for x, y in zip(inputs.tolist(), targets.tolist(), strict=True)]
-        shown = {"source": points, "target": [shown_row(row) for row in rows.tolist()]}
+        named = self._named(self.model.inputs.numpy())
+        points = [shown_point(x, y) for x, y in zip(named, self.model.targets[:, 0].tolist(), strict=True)]
+        shown = {"source": points, "target": [shown_row(row) for row in self._named(rows)]}
         return trace.scene(0, shown, title=title_of(text))
 
     def alignments(self, rows: Any, most: int = _NEAREST) -> list[Alignment]:
@@ -265,13 +327,14 @@ class Regressor:
         queries = self._inputs(rows)
         if not len(queries):
             return []
-        inputs, targets = self.model.get_buffer("inputs"), self.model.get_buffer("targets")
+        inputs, targets = self.model.inputs, self.model.targets[:, 0].tolist()
+        named = self._named(inputs.numpy())
         weights, nearest_points = self.estimator.attention_map(queries).topk(min(most, len(inputs)))
         alignments = []
-        for row, shares, indices in zip(queries.tolist(), weights, nearest_points, strict=True):
+        for row, shares, indices in zip(self._named(queries), weights, nearest_points, strict=True):
             order = indices[torch.argsort(inputs[indices, 0])]
             share_of = dict(zip(indices.tolist(), shares.tolist(), strict=True))
-            points = tuple(shown_point(inputs[point].tolist(), float(targets[point, 0])) for point in order)
+            points = tuple(shown_point(named[point], targets[point]) for point in order.tolist())
             ordered = torch.tensor([[share_of[point] for point in order.tolist()]], dtype=torch.float64, device="cpu")
             alignments.append(Alignment(points, (shown_row(row),), ordered))
         return alignments
@@ -282,7 +345,7 @@ class Regressor:
         expected = f"rows of {quantity(width, 'number')}, {', '.join(self.x)}"
         hint = f"For example [[{', '.join(['1.0'] * width)}]]."
         try:
-            array = np.asarray(rows)
+            array = np.asarray(self._coded(rows) if self.categories else rows)
             inputs = None if array.dtype.kind not in "biufO" else array.astype(np.float64)
         except (ValueError, TypeError, OverflowError):
             inputs = None
@@ -297,6 +360,21 @@ class Regressor:
             raise DataError("rows", "finite numbers", f"{inputs[row].tolist()} in row {row + 1}", "Leave that row out.")
         return inputs
 
+    def _coded(self, rows: Any) -> list[list[Any]]:
+        """Return rows with the positions of their categories."""
+        coded = [list(row) for row in rows]
+        for number, row in enumerate(coded, start=1):
+            for place, (cell, name) in enumerate(zip(row, self.x, strict=False)):
+                if name not in self.categories:
+                    continue
+                text = category_name(cell)
+                if text not in self.categories[name]:
+                    expected = f'a category of column "{name}": {", ".join(self.categories[name][:12])}'
+                    hint = nearest(text, self.categories[name])
+                    raise DataError("rows", expected, f"{cell!r} in row {number}", hint)
+                row[place] = self.categories[name].index(text)
+        return coded
+
     def _names_in(self, table: FieldTable, more: int = 0) -> tuple[str, ...]:
         if table.header:
             table.expect_all((*self.x, self.y) if more else self.x)
@@ -310,17 +388,29 @@ class Regressor:
         return table.columns[: len(self.x)]
 
 
-def shown_row(row: Sequence[float]) -> str:
+def covered(interval: str, level: float, simultaneous: bool) -> str:
+    """Say what intervals cover.
+
+    Example:
+        >>> covered("robust", 0.95, False)
+        '95 % intervals for the true curve, at each point by itself'
+    """
+    curve = "the true curve" if interval == "robust" else "the smoothed curve, without its bias"
+    where = "as a whole" if simultaneous else "at each point by itself"
+    return f"{100 * level:g} % intervals for {curve}, {where}"
+
+
+def shown_row(row: Sequence[float | str]) -> str:
     """Format the inputs of a row, without spaces: names in maps show theirs.
 
     Example:
-        >>> shown_row([0.5, 12345.678])
-        '0.5,1.235e+04'
+        >>> shown_row([0.5, 12345.678, "New York"])
+        '0.5,1.235e+04,New_York'
     """
-    return ",".join(f"{number:.4g}" for number in row)
+    return ",".join("_".join(cell.split()) if isinstance(cell, str) else f"{cell:.4g}" for cell in row)
 
 
-def shown_point(row: Sequence[float], target: float) -> str:
+def shown_point(row: Sequence[float | str], target: float) -> str:
     """Format the inputs and the target of a training point.
 
     Example:
@@ -330,25 +420,66 @@ def shown_point(row: Sequence[float], target: float) -> str:
     return f"{shown_row(row)}→{target:.4g}"
 
 
-def _parts(trained: Trained) -> tuple[KernelSmoother, tuple[str, ...], str, Decimal, Beyond]:
+def _parts(
+    trained: Trained,
+) -> tuple[KernelSmoother, tuple[str, ...], str, Decimal, Beyond, Mapping[str, Sequence[str]]]:
     """Return the arguments of `Regressor` that a checkpoint holds."""
     config, tensors = trained.contents.config, dict(trained.contents.model)
     model, x, y = config.get("model"), config.get("x"), config.get("y")
     kernel, beyond = (model.get("kernel"), model.get("beyond")) if isinstance(model, dict) else (None, None)
     has_settings = beyond in get_args(Beyond) and config.get("decimal") in get_args(Decimal)
-    fits = has_settings and isinstance(x, list) and isinstance(y, str) and _fits(tensors, len(x))
-    if not fits or not isinstance(kernel, str) or kernel not in KERNELS:
+    categories, degree = (
+        config.get("categories", {}),
+        cast("dict[str, Any]", model).get("degree", 0) if kernel else None,
+    )
+    fits = has_settings and isinstance(x, list) and isinstance(y, str) and _known(categories, x)
+    fits = fits and degree in (0, 1, 2) and isinstance(kernel, str) and kernel in KERNELS
+    if not fits or not _fits(tensors, cast("list[str]", x), cast("dict[str, list[str]]", categories)):
         hint = "It was written by another version: fit it again, or install that version."
         raise CheckpointError(str(trained.folder), "points and bandwidths of a regression", "others", hint)
-    smoother = KernelSmoother(tensors["inputs"], tensors["targets"], kernel, tensors["bandwidths"])
-    names = tuple(str(name) for name in cast("list[object]", x))
-    return smoother, names, str(y), cast("Decimal", config["decimal"]), cast("Beyond", beyond)
+    names, named = tuple(map(str, cast("list[str]", x))), cast("dict[str, list[str]]", categories)
+    smoother = KernelSmoother(
+        tensors["inputs"],
+        tensors["targets"],
+        str(kernel),
+        tensors["bandwidths"],
+        weights=tensors.get("weights"),
+        degree=cast("int", degree),
+        neighbors=int(tensors["neighbors"]) if "neighbors" in tensors else None,
+        categorical=[names.index(name) for name in named],
+    )
+    return smoother, names, str(y), cast("Decimal", config["decimal"]), cast("Beyond", beyond), named
 
 
-def _fits(tensors: dict[str, torch.Tensor], columns: int) -> bool:
-    if set(tensors) != {"inputs", "targets", "bandwidths"}:
+def _known(categories: object, x: Sequence[object]) -> bool:
+    """Return whether a checkpoint's categories are lists of texts of columns."""
+    return isinstance(categories, dict) and all(
+        name in x and isinstance(names, list) and names and all(isinstance(text, str) for text in names)
+        for name, names in categories.items()
+    )
+
+
+def _fits(tensors: Mapping[str, torch.Tensor], x: Sequence[str], categories: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether tensors are those of a smoother with these columns."""
+    needed, optional = {"inputs", "targets", "bandwidths"}, {"weights", "neighbors"}
+    if not needed <= set(tensors) <= needed | optional:
+        return False
+    numbers = {name: tensor for name, tensor in tensors.items() if name != "neighbors"}
+    if not all(tensor.dtype == torch.float64 and bool(tensor.isfinite().all()) for tensor in numbers.values()):
         return False
     inputs, targets, bandwidths = (tensors[name] for name in ("inputs", "targets", "bandwidths"))
-    sizes = inputs.ndim == 2 and inputs.shape[1] == columns and targets.shape == (len(inputs), 1) and len(inputs) > 0
-    doubles = all(tensor.dtype == torch.float64 and bool(tensor.isfinite().all()) for tensor in tensors.values())
-    return sizes and doubles and bandwidths.shape == (columns,) and bool((bandwidths > 0).all())
+    if inputs.ndim != 2 or inputs.shape[1] != len(x) or targets.shape != (len(inputs), 1) or len(inputs) == 0:
+        return False
+    coded = [x.index(name) for name in categories]
+    numeric = [column for column in range(len(x)) if column not in coded]
+    if bandwidths.shape != (len(x),) or not bool((bandwidths[numeric] > 0).all()):
+        return False
+    for column, names in zip(coded, categories.values(), strict=True):
+        codes = inputs[:, column]
+        if not (0 <= float(bandwidths[column]) <= 1 and bool(((codes >= 0) & (codes < len(names))).all())):
+            return False
+    weights, neighbors = tensors.get("weights"), tensors.get("neighbors")
+    places = len(inputs[:, numeric].unique(dim=0))
+    return (weights is None or (weights.shape == (len(inputs),) and bool((weights > 0).all()))) and (
+        neighbors is None or (neighbors.dtype == torch.int64 and neighbors.ndim == 0 and 1 <= int(neighbors) <= places)
+    )

@@ -3,15 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from qkv.data.corpus import fingerprint
-from qkv.data.table import Columns
 from qkv.data.tokenizer import Tokenizer
 from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
 from qkv.tasks.recipe import Recipe, RecipeSettings
-from qkv.tasks.regress.data import gather, read_columns
+from qkv.tasks.regress.data import RegressTable, gather, read_columns
 from qkv.tasks.regress.model import estimator_class, fit, judge_regression
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.regress.settings import REGRESS, RegressFiles, RegressModel
@@ -19,7 +16,7 @@ from qkv.tasks.regress.settings import REGRESS, RegressFiles, RegressModel
 RegressionSettings = RecipeSettings[RegressFiles, RegressModel]
 
 
-def _read(settings: RegressionSettings, _: Tokenizer | None) -> Columns:
+def _read(settings: RegressionSettings, _: Tokenizer | None) -> RegressTable:
     return read_columns(settings.data)
 
 
@@ -27,30 +24,33 @@ def _inspect(settings: RegressionSettings) -> None:
     gather(settings.data)
 
 
-def _build(model: RegressModel, columns: Columns) -> KernelSmoother:
-    return fit(columns, model).smoother()  # type: ignore[no-any-return]
+def _build(model: RegressModel, table: RegressTable) -> KernelSmoother:
+    return fit(table, model).smoother()  # type: ignore[no-any-return]
 
 
-def _identity(columns: Columns, settings: RegressionSettings) -> dict[str, Any]:
+def _identity(table: RegressTable, settings: RegressionSettings) -> dict[str, Any]:
+    categories = {name: list(names) for name, names in table.categories.items()}
     return {
-        "x": list(columns.names[:-1]),
-        "y": columns.names[-1],
+        "x": list(table.x),
+        "y": table.y,
         "decimal": settings.data.decimal,
-        "text": {"train": fingerprint(repr(row) for row in columns.rows)},
+        **({"categories": categories} if categories else {}),
+        "text": {"train": fingerprint(repr(row) for row in table.rows)},
     }
 
 
-def _summary(columns: Columns, smoother: KernelSmoother) -> str:
-    bandwidths = zip(columns.names, smoother.get_buffer("bandwidths").tolist(), strict=False)
-    listed = ", ".join(f"{name} {bandwidth:.6g}" for name, bandwidth in bandwidths)
-    return f"{len(columns.rows):,} points; {smoother.kernel} kernel; bandwidth {listed}; leave-one-out"
+def _summary(table: RegressTable, smoother: KernelSmoother) -> str:
+    units = "bandwidth" if smoother.neighbors is None else f"{int(smoother.neighbors):,} neighbors, in units of"
+    columns = zip(table.x, smoother.bandwidths.tolist(), strict=True)
+    listed = ", ".join(f"{name}{' λ' * (name in table.categories)} {bandwidth:.6g}" for name, bandwidth in columns)
+    fitted = ("mean", "line", "parabola")[smoother.degree]
+    return f"{len(table.rows):,} points; local {fitted}; {smoother.kernel} kernel; {units} {listed}; leave-one-out"
 
 
-def _judge(smoother: KernelSmoother, columns: Columns, settings: RegressionSettings) -> tuple[Figure, ...]:
+def _judge(smoother: KernelSmoother, table: RegressTable, settings: RegressionSettings) -> tuple[Figure, ...]:
     """Return the error of predicting each point from the others, and the part of the variance that it explains."""
-    targets = np.array([row[-1] for row in columns.rows])
     residuals = estimator_class().of(smoother, settings.model.beyond).residuals()
-    return judge_regression(targets - residuals, targets, "leave-one-out")
+    return judge_regression(table.targets - residuals, table.targets, "leave-one-out")
 
 
 def _draw(run: Path, picture: Path) -> None:
@@ -59,7 +59,7 @@ def _draw(run: Path, picture: Path) -> None:
     save_picture(Regressor.load(run), picture)
 
 
-RECIPE: Recipe[RegressFiles, RegressModel, Columns, KernelSmoother] = Recipe(
+RECIPE: Recipe[RegressFiles, RegressModel, RegressTable, KernelSmoother] = Recipe(
     REGRESS,
     _read,
     _build,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from qkv.data.choices import Decimal, Missing
 from qkv.errors import ConfigError, setting
-from qkv.scores.catalog import KERNELS, SCORES
+from qkv.scores.catalog import KERNELS
 from qkv.settings import Option, check
 from qkv.tasks.settings import AnswersEvaluation, LineAnswers, RequestSettings, RunOptions, SkipSettings, TaskSettings
 
@@ -18,10 +18,10 @@ else:
 Rows = Path | str | Iterable[Sequence[float]]
 """A file, or rows of numbers that end with the target."""
 Beyond = Literal["nearest", "mean", "nan"]
-"""What to predict where every training point has weight 0."""
-IntervalKind = Literal["normal", "bootstrap", "none"]
+"""What to predict out of the kernel's support."""
+IntervalKind = Literal["robust", "normal", "bootstrap", "none"]
 LEVEL = 0.95
-"""The probability that an interval covers the smoothed curve, by default."""
+"""The probability that an interval covers the curve, by default."""
 CURVES = (".svg", ".png")
 """The suffixes of pictures of curves."""
 
@@ -47,8 +47,12 @@ class RegressRequest(RequestSettings):
 
     rows = True
 
-    interval: Annotated[IntervalKind, Option("Confidence interval")] = "normal"
-    level: Annotated[float, Option("Probability that the interval covers the smoothed curve")] = LEVEL
+    interval: Annotated[
+        IntervalKind,
+        Option("Confidence interval: robust covers the true curve, normal and bootstrap the smoothed one"),
+    ] = "robust"
+    level: Annotated[float, Option("Probability that the interval covers the curve at a point")] = LEVEL
+    simultaneous: Annotated[bool, Option("That is the probability that the intervals cover the whole curve")] = False
     seed: Annotated[int, Option("With --interval bootstrap: random seed")] = 0
 
     @property
@@ -87,35 +91,55 @@ class RegressFiles(SkipSettings, RegressData):
 
     x: Annotated[Sequence[str], Option("Input columns: --x age,income or --x age --x income")] = ()
     y: Annotated[str | None, Option("The column to predict")] = None
+    categorical: Annotated[Sequence[str], Option("Those input columns that hold categories: --categorical city")] = ()
+    weights: Annotated[
+        str | None, Option("A column with the weight of each row, such as the inverse of its variance")
+    ] = None
     decimal: Annotated[Decimal, Option("What separates decimals")] = "point"
     missing: Annotated[Missing, Option("What happens to rows that lack a number")] = "refuse"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegressModel:
-    """A kernel and its bandwidths.
+    """A kernel, its bandwidths, and what is fitted under it.
 
     Raises:
-        ConfigError: a bandwidth is out of range, or cannot be learned.
+        ConfigError: a setting is out of range, or two of them contradict each other.
     """
 
     kernel: Annotated[Kernel, Option("The kernel")] = "gaussian"
     bandwidth: Annotated[
-        float | Sequence[float] | Literal["cross-validation", "learned"],
+        float | Sequence[float] | Literal["cross-validation", "aic"],
         Option(
-            "A number, one per column (0.5,20), or found on a grid or by the gradient of leave-one-out errors",
-            above=0,
-            hint='Or "cross-validation".',
+            "A number, one per column (0.5,20), of a column of categories λ from 0 to 1; or what it minimizes, "
+            "cross-validation (errors of leaving one out) or aic",
+            least=0,
+            hint='Or "cross-validation", which was once called learned, gradient or leave-one-out.',
         ),
     ] = "cross-validation"
+    degree: Annotated[
+        int,
+        Option(
+            "Degree of the polynomial fitted around each row: 1 for a line, 0 for a mean (Nadaraya-Watson)",
+            least=0,
+            most=2,
+        ),
+    ] = 1
+    neighbors: Annotated[
+        int | Literal["auto"] | None,
+        Option(
+            "Let each row reach so many distinct training rows, auto for the best number; a bandwidth is then the unit "
+            "of a column",
+            least=1,
+        ),
+    ] = None
     beyond: Annotated[Beyond, Option("The prediction where no point has weight")] = "nearest"
 
     def __post_init__(self) -> None:
         check(self)
-        bandwidth = self.bandwidth
-        if bandwidth == "learned" and SCORES[self.kernel].cls.piecewise_constant:
-            expected, hint = "a kernel that is differentiable in its bandwidth", 'Use "cross-validation".'
-            raise ConfigError("bandwidth", expected, f'"learned" for the {self.kernel} kernel', hint)
+        if self.neighbors == "auto" and not isinstance(self.bandwidth, str):
+            hint = f"Omit {setting('bandwidth')}, or give the number."
+            raise ConfigError("neighbors", "a number beside a bandwidth", '"auto"', hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +154,7 @@ class RegressOptions(RunOptions):
 
 REGRESS = TaskSettings(
     "regress",
-    """Fit a Nadaraya-Watson regression: predictions are attention over the rows of a table.
+    """Fit a kernel regression: predictions are attention over the rows of a table.
 
     Example: qkv train regress --data rents.csv --x area --y rent --out runs/rent
     """,

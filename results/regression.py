@@ -170,8 +170,8 @@ def _text(record: dict[str, Any]) -> str:
     data, count = record["settings"], len(record["bandwidths"])
     return f"""`qkv.models.KernelRegression` of degree 0 fitted to {data["points"]} points of 2 sin x + x^0.8 with
 noise of {data["noise"]}: the mean squared error against the true function, mean ± standard deviation over
-{data["draws"]} samples. Leave-one-out chooses the bandwidth from the noisy points alone. The least error is that of the best of
-{count} bandwidths for each sample, which takes the true function to find. There is no published figure. The
+{data["draws"]} samples. Leave-one-out chooses the bandwidth from the noisy points alone. The least error is that of the
+best of {count} bandwidths for each sample, which takes the true function to find. There is no published figure. The
 triangular kernel is what the lectures call Epanechnikov's."""
 
 

@@ -129,3 +129,69 @@ def test_missing_numbers_are_refused_or_skipped(squares: Path, tmp_path: Path) -
     refused(run("train", "regress", *base, "--out", tmp_path / "a"), 'm.csv:3: expected a number in column "y"')
     done = succeeded(run("train", "regress", *base, "--missing", "skip", "--out", tmp_path / "a"))
     assert "1 of 3 rows lack a number and are skipped" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def rents(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rents of two cities over the years, with weights; 60 rows have 30 different inputs."""
+    folder = tmp_path_factory.mktemp("rents")
+    rows = [(1990 + n % 15, ("Bonn", "Ulm")[n % 2], n % 3, 10 * (n % 15) + 100 * (n % 2) + n % 7) for n in range(60)]
+    lines = "".join(f"{year},{city},{weight},{rent}\n" for year, city, weight, rent in rows)
+    (folder / "t.csv").write_text(f"year,city,n,rent\n{lines}")
+    return folder
+
+
+def _fit(folder: Path, *flags: object) -> tuple[Path, str]:
+    run_folder = folder / f"run{len(list(folder.iterdir()))}"
+    base = ("--data", folder / "t.csv", "--x", "year,city", "--y", "rent", "--categorical", "city")
+    return run_folder, succeeded(run("train", "regress", *base, *flags, "--out", run_folder)).stderr
+
+
+def test_categories_are_columns_of_names(rents: Path) -> None:
+    trained, told = _fit(rents)
+    assert "local line; gaussian kernel; bandwidth year" in told
+    assert ", city λ 0" in told
+    done = succeeded(run("regress", trained, "--show", feed="city,year\nUlm,1994\nBonn,1994\n"))
+    header, ulm, bonn = done.stdout.splitlines()
+    assert header == "year,city,rent,low,high"
+    assert ulm.startswith("1994,Ulm,")
+    assert float(ulm.split(",")[2]) - float(bonn.split(",")[2]) == pytest.approx(100, abs=12)
+    assert "95 % intervals for the true curve, at each point by itself" in done.stderr
+    refused(
+        run("regress", trained, feed="year,city\n1994,Ulm\n1995,Köln\n"), 'a category of column "city": "Bonn", "Ulm"'
+    )
+    assert run("regress", trained, "--json", feed="year,city\n1994,Ulm\n").stdout.startswith(
+        '{"year": 1994.0, "city": "Ulm"'
+    )
+    assert (
+        len(succeeded(run("regress", trained, "--curve", "3", "--picture", rents / "c.svg")).stdout.splitlines()) == 4
+    )
+    assert "rmse" in succeeded(run("evaluate", trained, "--data", rents / "t.csv")).stdout
+    succeeded(run("view", trained, "--text", "year,city\n1994,Ulm", "--export", rents / "v.html"))
+
+
+def test_rows_of_weight_0_are_left_out_and_negative_ones_refused(rents: Path) -> None:
+    trained, told = _fit(rents, "--weights", "n", "--bandwidth", "3,0.5")
+    assert "20 of 60 rows have weight 0: left out" in told
+    assert "40 points" in told
+    succeeded(run("regress", trained, feed="year,city\n1994,Ulm\n"))
+    text = (rents / "t.csv").read_text()
+    (rents / "bad.csv").write_text(text + "1994,Ulm,-1,3\n")
+    base = ("--data", rents / "bad.csv", "--x", "year", "--y", "rent", "--weights", "n", "--out", rents / "bad")
+    refused(run("train", "regress", *base), 'bad.csv:62: expected a weight of at least 0 in column "n"; got -1')
+
+
+def test_neighbors_are_chosen_and_stored(rents: Path) -> None:
+    trained, told = _fit(rents, "--neighbors", "auto", "--bandwidth", "aic")
+    assert " neighbors, in units of year 1" in told
+    first = succeeded(run("regress", trained, "--simultaneous", feed="year,city\n1994,Ulm\n"))
+    assert "for the true curve, as a whole" in first.stderr
+    _, told = _fit(rents, "--neighbors", "7")
+    assert "7 neighbors" in told
+
+
+def test_rows_out_of_support_are_counted(rents: Path) -> None:
+    trained, _ = _fit(rents, "--bandwidth", "2,0.1", "--beyond", "mean")
+    done = succeeded(run("regress", trained, feed="year,city\n1994,Ulm\n2050,Ulm\n"))
+    assert "1 of 2 rows are out of the support of the training points: their prediction is the mean" in done.stderr
+    assert done.stdout.splitlines()[2].endswith(",,")

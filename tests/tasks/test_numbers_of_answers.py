@@ -14,7 +14,6 @@ from qkv.decode.sampling import Sampling
 from qkv.errors import ArgumentError, ConfigError, DataError
 from qkv.models.smoother import KernelSmoother
 from qkv.tasks.answerers import ANSWERERS
-from qkv.tasks.regress.model import estimator_class
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.translate.aligner import Aligner
 from qkv.tasks.translate.decoding import Decoding
@@ -77,10 +76,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
 def _regressor() -> Regressor:
     x = torch.linspace(0, 1, 12, dtype=torch.float64)[:, None]
     model = KernelSmoother(x, x**2, "gaussian", torch.ones(1, dtype=torch.float64)).eval()
-    regressor = Regressor.__new__(Regressor)
-    regressor.model, regressor.x, regressor.y = model, ("x",), "y"
-    regressor.estimator = estimator_class().of(model, "nearest")
-    return regressor
+    return Regressor(model, ("x",), "y", "point", "nearest")
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,39 @@ def test_altered_points_are_refused(rents: tuple[Path, np.ndarray], tmp_path: Pa
             Regressor.load(folder)
 
 
+def test_a_run_from_before_lines_keeps_its_means(tmp_path: Path) -> None:
+    path, numbers = _table(tmp_path / "r.csv")
+    tables = {"data": {"data": path, "x": ["age"], "y": "rent"}, "model": {"bandwidth": 0.5, "degree": 0}}
+    train_run(RECIPE, RECIPE.load_settings(tables), tmp_path / "run")
+    contents = load_checkpoint(locate(tmp_path / "run"))
+    model = {name: item for name, item in contents.config["model"].items() if name != "degree"}
+    save(tmp_path / "old", Contents(dict(contents.model), {**contents.config, "model": model}))
+    mean = KernelRegression("gaussian", 0.5, degree=0).fit(numbers[:, :1], numbers[:, 2])
+    np.testing.assert_array_equal(Regressor.load(tmp_path / "old").predict([[1.0]]), mean.predict([[1.0]]))
+    stored = next((tmp_path / "run").glob("run.json"))
+    stored.write_text(stored.read_text().replace('"degree": 0,', "").replace(', "degree": 0', ""))
+    train_run(RECIPE, RECIPE.load_settings(tables), tmp_path / "run")
+    tables["model"] = {"bandwidth": 0.5}
+    with pytest.raises(ConfigError, match=r"degree 1"):
+        train_run(RECIPE, RECIPE.load_settings(tables), tmp_path / "run")
+
+
+def test_categories_and_weights_go_through_a_run(tmp_path: Path) -> None:
+    rows = [(n % 10, "ab"[n % 2], 5 * (n % 2) + n % 10 + n % 3, 1 + n % 2) for n in range(40)]
+    data = {"data": rows, "x": ["t", "kind"], "y": "y", "weights": "w", "categorical": ["kind"]}
+    train_run(RECIPE, RECIPE.load_settings({"data": data}), tmp_path / "run")
+    found = Regressor.load(tmp_path / "run")
+    x, y, weights = ([row[place] for row in rows] for place in (0, 2, 3))
+    codes = np.array([[t, "ab".index(row[1])] for t, row in zip(x, rows, strict=True)], dtype=float)
+    fitted = KernelRegression(categorical=[1]).fit(codes, y, weights)
+    np.testing.assert_array_equal(found.predict([[3, "b"], [4.0, "a"]]), fitted.predict([[3.0, 1.0], [4.0, 0.0]]))
+    assert found.predict_fully([[3, "b"]])[0].x == (3.0, "b")
+    assert found.alignments([[3, "b"]])[0].target == ("3,b",)
+    assert found.scene("t,kind\n3,b").sequences["target"] == ("3,b",)
+    with pytest.raises(DataError, match=r'rows: expected a category of column "kind": a, b; got \'c\' in row 2'):
+        found.predict([[3, "b"], [3, "c"]])
+
+
 def test_settings_go_around() -> None:
     model = {"kernel": "boxcar", "bandwidth": [0.5, 2.0]}
     settings = RECIPE.load_settings({"data": {"data": "x", "x": ["a", "b"], "y": "c"}, "model": model})

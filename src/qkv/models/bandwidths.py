@@ -91,7 +91,7 @@ def _simplex(value: Criterion, best: Tensor, fixed: Tensor, ends: tuple[Tensor, 
         return np.asarray(torch.where(fixed, bandwidths, bandwidths.log()), dtype=np.float64)
 
     def bandwidths(x: object) -> Tensor:
-        tensor = torch.as_tensor(x, dtype=best.dtype)
+        tensor = torch.as_tensor(x, dtype=best.dtype, device=best.device)
         return torch.where(fixed, tensor, tensor.exp())
 
     start = place(best)

@@ -159,7 +159,7 @@ def unsupported(points: Points, query: Tensor) -> Tensor:
     as four bandwidths of a Gaussian: there weights are those of extrapolation, and the errors elsewhere are not those
     of the estimate.
     """
-    outside = torch.ones(len(query), dtype=torch.bool)
+    outside = torch.ones_like(query[:, 0], dtype=torch.bool)
     for rows, keys, kernel, *_ in points.smoother.tiles(query):
         outside[rows] = _no_interval(points, query[rows], kernel, keys)
     return outside
@@ -185,7 +185,7 @@ def _curve_quantile(points: Points, degree: int, level: float) -> float:
     smoother = points.smoother
     places = smoother.inputs
     if len(places) > _CURVE:
-        places = places[torch.linspace(0, len(places) - 1, _CURVE).round().long()]
+        places = places[np.linspace(0, len(places) - 1, _CURVE).round().astype(int)]
     variances = _variances(points)
     normal = np.random.default_rng(0).standard_normal((len(variances), _DRAWS))
     errors = torch.from_numpy(normal) * variances.sqrt()[:, None]

@@ -325,13 +325,13 @@ class KernelRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         units = numbers.new_ones(columns)
         units[self._numeric] = column_scales(torch.from_numpy(self.inputs_[:, self._numeric]))
         low, high = distance_range(numbers / units[self._numeric])
-        scales, categories = units, torch.zeros(columns, dtype=torch.bool)
+        scales, categories = units, torch.zeros_like(units, dtype=torch.bool)
         categories[list(self.categorical)] = True
         if self.neighbors is not None:  # these, and each λ, are searched
             low, high = min(2.0, float(self._count_places())), float(self._count_places())
             free = int(self.neighbors == "auto")
             scales = numbers.new_ones(free + len(self.categorical))
-            categories = torch.arange(len(scales)) >= free
+            categories = torch.ones_like(scales).cumsum(0) > free
 
         def parts(found: Tensor) -> tuple[Tensor, int | None]:
             if self.neighbors is None:
@@ -414,7 +414,7 @@ class KernelRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             for rows in lost.split(max(1, _PAIRS // len(keys))):
                 mask: Mask | None = None
                 if left_out:
-                    mask = dense(rows[:, None] != torch.arange(len(keys)))
+                    mask = dense(rows[:, None] != torch.arange(len(keys), device=rows.device))
                 nearest = smoother.units(query[rows])
                 score, normalizer = SquaredDistance(), Hard()
                 estimates[rows] = attention(nearest, keys, targets, score=score, normalizer=normalizer, mask=mask)
@@ -452,7 +452,7 @@ def _estimates(
     """
     targets = smoother.targets
     estimates = targets.new_zeros(len(query), targets.shape[1])
-    supported = torch.zeros(len(query), dtype=torch.bool)
+    supported = torch.zeros_like(query[:, 0], dtype=torch.bool)
     own = targets.new_zeros(len(query))
     for tile in smoother.tiles(query, leave_out=leave_out):
         estimates[tile.rows] = tile.weights @ targets[tile.keys]

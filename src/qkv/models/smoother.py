@@ -154,7 +154,7 @@ class KernelSmoother(nn.Module):
         _, kernel = self.attention(scaled, points, targets, score=score, normalizer=normalizer)  # (..., m, k)
         if left_out is not None:
             position, share = left_out
-            kernel[torch.arange(len(position)), position] *= share
+            kernel[torch.arange(len(position), device=position.device), position] *= share
             total = kernel.sum(-1, keepdim=True)
             kernel = kernel / torch.where(total > 0, total, 1)
         if not degree or not self.numeric:
@@ -223,6 +223,10 @@ class KernelSmoother(nn.Module):
         for rows in order.split(max(1, _PAIRS // len(self.inputs))):
             part = query[rows]
             keys = self._near(part, degree)
+            if keys.start == keys.stop:
+                none = part.new_zeros(len(part), 0)
+                yield Tile(rows, keys, none, none, none.any(-1))
+                continue
             left_out = None if leave_out is None else (rows - keys.start, leave_out[rows])
             kernel, weights = self.weights_of(part, degree, keys, left_out)
             yield Tile(rows, keys, kernel, weights, self.supported(part, keys, kernel, degree))
@@ -317,4 +321,5 @@ def _polynomial_weights(kernel: Tensor, offsets: Tensor, degree: int) -> Tensor:
     features = features - means
     covariance = (features * kernel[..., None, :]) @ features.mT
     slopes = torch.linalg.pinv(covariance, atol=_FLAT, rtol=0.0, hermitian=True) @ means  # (..., m, P, 1)
-    return kernel * (1 - (slopes.mT @ features)[..., 0, :])
+    line: Tensor = (slopes.mT @ features)[..., 0, :]
+    return kernel * (1 - line)

@@ -31,8 +31,6 @@ def open_answers(runs: Sequence[Path], settings: RegressAnswers) -> Answers:
 
     def predicted(_: Iterable[Lines], __: Path | None = None) -> Iterator[str]:
         total = without = beyond = 0
-        if ends:
-            note(f"qkv: low and high: {covered(settings.interval, settings.level, settings.simultaneous)}.")
         for first, results in answered("predicting", _parts(regressor, settings), answer):
             if as_json():
                 yield from format_json(_objects(regressor, results, ends=ends))
@@ -41,6 +39,8 @@ def open_answers(runs: Sequence[Path], settings: RegressAnswers) -> Answers:
             total += len(results)
             without += sum(math.isnan(result.low) for result in results)
             beyond += sum(not result.supported for result in results)
+        if ends and total:
+            note(f"qkv: low and high: {covered(settings.interval, settings.level, settings.simultaneous)}.")
         if beyond:
             what = {"nearest": "the nearest point's target", "mean": "the mean of all targets", "nan": "empty"}
             told = f"their prediction is {what[regressor.estimator.beyond]}"

@@ -180,11 +180,12 @@ def _expect_names(data: RegressFiles) -> None:
             raise ConfigError(flag, "the name of a column", "none", hint)
     for name in data.categorical:
         if name not in data.x:
-            raise ConfigError(setting("categorical"), f"columns of {setting('x')}", f'"{name}"', nearest(name, data.x))
+            expected = "columns of " + setting("x")
+            raise ConfigError(setting("categorical"), expected, f'"{name}"', nearest(name, data.x))
     columns = (*data.x, str(data.y), *filter(None, (data.weights,)))
     for number, name in enumerate(columns):
         if name in columns[:number]:
-            expected = f"columns that differ from each other, {setting('y')} and {setting('weights')}"
+            expected = "columns that differ from each other, " + setting("y") + " and " + setting("weights")
             raise ConfigError(setting("x"), expected, f'"{name}" twice', "Name each column once.")
 
 

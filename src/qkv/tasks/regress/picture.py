@@ -68,9 +68,9 @@ def _rendered(regressor: Regressor, kind: str, how: dict[str, Any]) -> bytes:
 
 def _panel(regressor: Regressor, column: int, axis: Any, how: dict[str, Any]) -> None:
     inputs, targets = regressor.model.inputs.numpy(), regressor.model.targets.numpy()[:, 0]
-    rows = regressor.curve_over(column, _POINTS)
+    rows = regressor.curve(_POINTS, regressor.x[column])
     predictions = regressor.predict_fully(rows, **how)
-    x = rows[:, column]
+    x = rows[:, column].astype(float)
     axis.plot(inputs[:, column], targets, ".", color=_DOTS, ms=4)
     if how["interval"] != "none":
         axis.fill_between(

@@ -170,7 +170,7 @@ class Regressor:
             hint = "Omit it, or " + setting("interval", "none") + "."
             raise ConfigError(setting("level"), "no level without an interval", f"{level:g}", hint)
         if simultaneous and interval not in ("robust", "normal"):
-            hint = f"Omit it, or {setting('interval')}."
+            hint = "Omit it, or " + setting("interval") + "."
             raise ConfigError(setting("simultaneous"), "the interval robust or normal", interval, hint)
         inputs = self._inputs(rows)
         if not len(inputs):
@@ -182,35 +182,35 @@ class Regressor:
         columns = (array.tolist() for array in (predicted, low, high, supported))
         return [Prediction(x, *figures) for x, *figures in zip(self._named(inputs), *columns, strict=True)]
 
-    def curve(self, points: int) -> Rows:
-        """Return evenly spaced inputs over the range of the first column of numbers, with the others at their middle.
+    def curve(self, points: int, column: str | None = None) -> Rows:
+        """Return evenly spaced inputs over the range of a column, with the others at their middle.
 
         That is the median, or the most frequent category.
 
         Args:
             points: number of inputs, at least 2.
+            column: the name of a column of numbers; None for the first one.
 
         Returns:
             (points, D).
 
         Raises:
-            ConfigError: there are too few points, or all columns hold categories.
+            ConfigError: there are too few points, or no such column of numbers.
         """
         if points < 2:
             raise ConfigError(setting("curve"), "at least 2 points", f"{points}", "A hundred suit a picture.")
-        if not self.model.numeric:
+        numeric = [name for name in self.x if name not in self.categories]
+        if not numeric:
             raise ConfigError(setting("curve"), "a column of numbers", "categories", "Predict a row for each.")
-        return self.curve_over(self.model.numeric[0], points)
-
-    def curve_over(self, column: int, points: int) -> Rows:
-        """Return evenly spaced inputs over the range of a column of numbers, with the others at their middle."""
+        expect_name("column", column := column or numeric[0], numeric, "a column of numbers")
         inputs = self.model.inputs.numpy()
         middle = np.median(inputs, 0)
         for place in self.model.categorical:
             codes, counts = np.unique(inputs[:, place], return_counts=True)
             middle[place] = codes[counts.argmax()]
         rows = np.tile(middle, (points, 1))
-        rows[:, column] = np.linspace(inputs[:, column].min(), inputs[:, column].max(), points)
+        place = self.x.index(column)
+        rows[:, place] = np.linspace(inputs[:, place].min(), inputs[:, place].max(), points)
         return self._with_names(rows)
 
     def rows_of(self, table: FieldTable, decimal: Decimal = "point") -> Rows:
@@ -347,6 +347,8 @@ class Regressor:
         try:
             array = np.asarray(self._coded(rows) if self.categories else rows)
             inputs = None if array.dtype.kind not in "biufO" else array.astype(np.float64)
+        except DataError:  # about a category
+            raise
         except (ValueError, TypeError, OverflowError):
             inputs = None
         if inputs is None:

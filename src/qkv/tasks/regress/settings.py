@@ -138,7 +138,7 @@ class RegressModel:
     def __post_init__(self) -> None:
         check(self)
         if self.neighbors == "auto" and not isinstance(self.bandwidth, str):
-            hint = f"Omit {setting('bandwidth')}, or give the number."
+            hint = "Omit " + setting("bandwidth") + ", or give the number."
             raise ConfigError("neighbors", "a number beside a bandwidth", '"auto"', hint)
 
 

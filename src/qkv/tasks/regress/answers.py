@@ -39,15 +39,7 @@ def open_answers(runs: Sequence[Path], settings: RegressAnswers) -> Answers:
             total += len(results)
             without += sum(math.isnan(result.low) for result in results)
             beyond += sum(not result.supported for result in results)
-        if ends and total:
-            note(f"qkv: low and high: {covered(settings.interval, settings.level, settings.simultaneous)}.")
-        if beyond:
-            what = {"nearest": "the nearest point's target", "mean": "the mean of all targets", "nan": "empty"}
-            told = f"their prediction is {what[regressor.estimator.beyond]}"
-            note(f"qkv: {beyond:,} of {total:,} rows are out of the support of the training points: {told}.")
-        if ends and without:
-            reason = "they are far from all training points, or a single one has all the weight"
-            note(f"qkv: {without:,} of {total:,} predictions have no interval: {reason}.")
+        _report(regressor, settings, total, without, beyond)
         if settings.picture is not None:
             from qkv.tasks.regress.picture import save_picture  # matplotlib
 
@@ -58,6 +50,20 @@ def open_answers(runs: Sequence[Path], settings: RegressAnswers) -> Answers:
         return list(_objects(regressor, predictions, ends=request.interval != "none"))
 
     return Answers(predicted, drawing, requested=requested)
+
+
+def _report(regressor: Regressor, settings: RegressAnswers, total: int, without: int, beyond: int) -> None:
+    """Say what the intervals cover, how many rows have none, and which predictions are not the kernel's."""
+    ends = settings.interval != "none"
+    if ends and total:
+        note(f"qkv: low and high: {covered(settings.interval, settings.level, settings.simultaneous)}.")
+    if beyond:
+        what = {"nearest": "the nearest point's target", "mean": "the mean of all targets", "nan": "empty"}
+        told = f"their prediction is {what[regressor.estimator.beyond]}"
+        note(f"qkv: {beyond:,} of {total:,} rows are out of the support of the training points: {told}.")
+    if ends and without:
+        reason = "they are far from all training points, or a single one has all the weight"
+        note(f"qkv: {without:,} of {total:,} predictions have no interval: {reason}.")
 
 
 def _how(settings: RegressRequest) -> dict[str, Any]:

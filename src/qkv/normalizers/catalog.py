@@ -39,6 +39,7 @@ NORMALIZERS: Catalog["Normalizer"] = Catalog(
         _Entry(
             name="softmax",
             kind="Softmax",
+            javascript="(s, p) => softmax(s, p.sink)",
             equation=_softmax({"sink": None}),
             equation_with=_softmax,
             note="a sink adds exp(sink) to the denominator",
@@ -47,6 +48,7 @@ NORMALIZERS: Catalog["Normalizer"] = Catalog(
         _Entry(
             name="sum",
             kind="Sum",
+            javascript="(s) => divided(s, total(s))",
             equation=Equation("s/Σs", r"s/\sum s"),
             note="for scores that are never negative: their default, Nadaraya-Watson regression",
             source="Nadaraya 1964; Watson 1964",
@@ -54,6 +56,7 @@ NORMALIZERS: Catalog["Normalizer"] = Catalog(
         _Entry(
             name="mean",
             kind="Mean",
+            javascript="(s) => divided(s, s.length)",
             equation=Equation("s/n", "s/n"),
             note="n is the number of keys that the row may see",
             source="Wang et al. 2018, section 3.2",
@@ -61,14 +64,22 @@ NORMALIZERS: Catalog["Normalizer"] = Catalog(
         _Entry(
             name="hard",
             kind="Hard",
+            javascript="(s) => hard(s)",
             equation=Equation("1 at the largest s, else 0", r"1 \text{ at the largest } s, \text{ else } 0"),
             note="a database lookup; ties go to the first key",
             source="Dive into Deep Learning, section 11.1",
         ),
-        _Entry(name="identity", kind="Identity", equation=Equation("s", "s"), note="the scores are the weights"),
+        _Entry(
+            name="identity",
+            kind="Identity",
+            javascript="(s) => s",
+            equation=Equation("s", "s"),
+            note="the scores are the weights",
+        ),
         _Entry(
             name="sparsemax",
             kind="Sparsemax",
+            javascript="(s) => entmax(s, 2)",
             equation=Equation("max(0, s − τ)", r"\max(0, s - \tau)"),
             note="τ makes the weights sum to one",
             source="Martins and Astudillo 2016",
@@ -76,6 +87,7 @@ NORMALIZERS: Catalog["Normalizer"] = Catalog(
         _Entry(
             name="entmax",
             kind="Entmax",
+            javascript="(s, p) => entmax(s, p.alpha)",
             equation=_ENTMAX,
             equation_with=_entmax,
             numbers=(Number("alpha", default=1.5, low=1.05, high=4.0, step=0.05, above=1),),
@@ -85,6 +97,7 @@ NORMALIZERS: Catalog["Normalizer"] = Catalog(
         _Entry(
             name="sigmoid",
             kind="Sigmoid",
+            javascript="(s, p) => s.map((x) => 1 / (1 + Math.exp(-x - (p.bias ?? -Math.log(s.length)))))",
             equation=_sigmoid({"bias": None}),
             equation_with=_sigmoid,
             note="each weight on its own; n is the number of keys that the row may see",

@@ -57,6 +57,7 @@ SCORES: Catalog["Score"] = Catalog(
         _Entry(
             name="scaled_dot",
             kind="ScaledDot",
+            javascript="(q, k, p) => capped(dot(q, k) * (p.scale ?? 1 / Math.sqrt(q.length)), p.softcap)",
             equation=_SCALED,
             equation_with=_scaled_dot,
             note="with a softcap c: c·tanh(s/c)",
@@ -65,6 +66,7 @@ SCORES: Catalog["Score"] = Catalog(
         _Entry(
             name="dot",
             kind="Dot",
+            javascript="(q, k) => dot(q, k)",
             equation=Equation("q·k", r"q \cdot k"),
             note="under softmax the Gaussian form of Non-local Networks",
             source="Luong et al. 2015, eq. 8 (dot)",
@@ -72,6 +74,7 @@ SCORES: Catalog["Score"] = Catalog(
         _Entry(
             name="cosine",
             kind="Cosine",
+            javascript="(q, k, p) => p.scale * over(dot(q, k), Math.sqrt(dot(q, q) * dot(k, k)))",
             equation=Equation("g·q·k/(‖q‖‖k‖)", r"g\, q \cdot k/(\lVert q\rVert \lVert k\rVert)"),
             numbers=(_SCALE,),
             note="models learn g, from 10",
@@ -80,6 +83,7 @@ SCORES: Catalog["Score"] = Catalog(
         _Entry(
             name="bilinear",
             kind="Bilinear",
+            javascript="(q, k, p) => p.scale * dot(q, times(p.weight, k))",
             equation=_bilinear({"scale": 1.0}),
             equation_with=_bilinear,
             aliases=("general", "multiplicative"),
@@ -89,6 +93,7 @@ SCORES: Catalog["Score"] = Catalog(
         _Entry(
             name="additive",
             kind="Additive",
+            javascript="(q, k, p) => bend(p.vector, times(p.query_weight, q), times(p.key_weight, k), Math.tanh)",
             equation=_additive({"query_weight": "W_q", "key_weight": "W_k"}),
             equation_with=_additive,
             aliases=("mlp", "bahdanau"),
@@ -99,6 +104,7 @@ SCORES: Catalog["Score"] = Catalog(
         _Entry(
             name="nonlocal_concat",
             kind="Concat",
+            javascript="(q, k, p) => leaky(dot(p.query_vector, q) + dot(p.key_vector, k), p.activation)",
             equation=_concat({"activation": "relu"}),
             equation_with=_concat,
             tensors={"query_vector": "D", "key_vector": "E"},
@@ -108,6 +114,7 @@ SCORES: Catalog["Score"] = Catalog(
         _Entry(
             name="squared_distance",
             kind="SquaredDistance",
+            javascript="(q, k, p) => -apart(q, k) / (2 * p.bandwidth ** 2)",
             equation=Equation("−‖q−k‖²/(2h²)", r"-\lVert q-k\rVert^2/(2h^2)"),
             numbers=(_BANDWIDTH,),
             note="under softmax the weights of `gaussian` under sum",
@@ -116,6 +123,7 @@ SCORES: Catalog["Score"] = Catalog(
         _Entry(
             name="gaussian",
             kind="Gaussian",
+            javascript="(q, k, p) => Math.exp(-apart(q, k) / (2 * p.bandwidth ** 2))",
             equation=Equation("exp(−‖q−k‖²/(2h²))", r"\exp(-\lVert q-k\rVert^2/(2h^2))"),
             numbers=(_BANDWIDTH,),
             kernel=True,
@@ -124,6 +132,7 @@ SCORES: Catalog["Score"] = Catalog(
         _Entry(
             name="boxcar",
             kind="Boxcar",
+            javascript="(q, k, p) => Number(apart(q, k) <= p.bandwidth ** 2)",
             equation=Equation("1 if ‖q−k‖ ≤ h, else 0", r"1 \text{ if } \lVert q-k\rVert \le h, \text{ else } 0"),
             numbers=(_BANDWIDTH,),
             kernel=True,
@@ -133,6 +142,7 @@ SCORES: Catalog["Score"] = Catalog(
         _Entry(
             name="epanechnikov",
             kind="Epanechnikov",
+            javascript="(q, k, p) => Math.max(0, 1 - (Math.sqrt(apart(q, k)) / p.bandwidth) ** p.power)",
             equation=_bump({"power": 2}),
             equation_with=_bump,
             numbers=(_BANDWIDTH, _POWER),
@@ -144,6 +154,7 @@ SCORES: Catalog["Score"] = Catalog(
         _Entry(
             name="triangular",
             kind="Epanechnikov",
+            javascript="(q, k, p) => Math.max(0, 1 - Math.sqrt(apart(q, k)) / p.bandwidth)",
             equation=_bump({"power": 1}),
             equation_with=_bump,
             fixed={"power": 1},
@@ -156,6 +167,7 @@ SCORES: Catalog["Score"] = Catalog(
         _Entry(
             name="uniform",
             kind="Uniform",
+            javascript="() => 1",
             equation=Equation("1", "1"),
             note="average pooling",
             source="Dive into Deep Learning, section 11.1",
@@ -163,6 +175,8 @@ SCORES: Catalog["Score"] = Catalog(
         _Entry(
             name="learned",
             kind="Learned",
+            javascript="(q, k, p) => "
+            "bend(p.vector, plus(times(p.query_weight, q), p.query_bias), times(p.key_weight, k), relu)",
             equation=Equation("f(q, k)", "f(q, k)"),
             note="a small network on pairs, wᵀrelu(W_q q + W_k k + b); or any function",
             source="Bengio et al. 2003",

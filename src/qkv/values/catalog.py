@@ -62,6 +62,9 @@ class Entry(Generic[T]):
         tensors: the shapes of the tensors that its class needs, in the letters of `qkv.shapes`: D, E and A.
         kernel: whether it is a kernel of a distance, which is never negative: what regression smooths with.
         smoothing: of a kernel: its bandwidth relative to that of a Gaussian that smooths as much.
+        javascript: the formula for pages that compute. A score is a function (q, k, p) of one query and one key; a
+            normalizer is a function (s, p) from the scores of the visible keys to their weights. p has the fields of
+            the class, for one head; `static/numeric.js` has functions that formulas share.
         note: what a table adds to the equation.
         source: the paper that it comes from.
 
@@ -82,6 +85,7 @@ class Entry(Generic[T]):
     tensors: Mapping[str, str] = field(default_factory=dict)
     kernel: bool = False
     smoothing: float = 1.0
+    javascript: str = ""
     note: str = ""
     source: str = ""
 

@@ -8,11 +8,17 @@ import zlib
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from string import Template
+from typing import Any
 
 from qkv.errors import ConfigError
+from qkv.normalizers.catalog import NORMALIZERS
+from qkv.scores.catalog import SCORES
+from qkv.values.catalog import Catalog
 from qkv.view.colors import RAMPS
 
-STYLES = ("page.css", "alignment.css", "views.css")
+STYLES = ("page.css", "alignment.css", "views.css", "play.css")
+FORMULAS = "formulas.js"
+"""The module of formulas, which is made of the catalogs of scores and normalizers."""
 _IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./([^"]+)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async function|function|const) (\w+))", re.MULTILINE)
 
@@ -36,13 +42,18 @@ def one_file(entry: str, content: Mapping[str, object]) -> str:
         (2, False, False)
     """
     style = _without_comments("".join(map(static, STYLES)))
-    script = "const modules = {};\n" + "".join(map(_inlined, _modules(entry)))
+    script = script_of(entry)
     return _filled(
         f'<meta http-equiv="Content-Security-Policy" content="{_policy(script, style)}">',
         f"<style>{style}</style>",
         content,
         f'<script type="module">{script}</script>',
     )
+
+
+def script_of(entry: str) -> str:
+    """Return a module with everything that it imports as one script; `modules[entry]` has what it exports."""
+    return "const modules = {};\n" + "".join(map(_inlined, _modules(entry)))
 
 
 def compressed(page: str) -> str:
@@ -109,7 +120,32 @@ def static(name: str) -> str:
     Args:
         name: one of `names()`, or another file in their folder; never input from a request.
     """
-    return (files("qkv.view") / "static" / name).read_text(encoding="utf-8")
+    return _formulas() if name == FORMULAS else (files("qkv.view") / "static" / name).read_text(encoding="utf-8")
+
+
+def _formulas() -> str:
+    """Write the catalogs as a module: of each entry its formula, and what a page says of it and lets people set."""
+    shared = ", ".join(name for name in _EXPORT.findall(static("numeric.js")))
+    return f"""// Scores and normalizers, by the catalogs of `qkv.scores` and `qkv.normalizers`.
+
+import {{ {shared} }} from "./numeric.js";
+
+export const SCORES = {{
+{_entries(SCORES)}
+}};
+export const NORMALIZERS = {{
+{_entries(NORMALIZERS)}
+}};
+"""
+
+
+def _entries(catalog: Catalog[Any]) -> str:
+    return ",\n".join(
+        f"  {name}: {{ positive: {_json(getattr(entry.cls, 'non_negative', False))}, "
+        f"offered: {_json(entry.only_numbers)}, equation: {_json(entry.equation.plain)}, "
+        f"numbers: {_json([number._asdict() for number in entry.numbers])}, formula: {entry.javascript} }}"
+        for name, entry in catalog.items()
+    )
 
 
 def _modules(entry: str) -> tuple[str, ...]:

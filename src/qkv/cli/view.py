@@ -22,6 +22,14 @@ def view(
             help="Write one page that needs no server, FILE.html, or a picture of one map, FILE.svg, .png or .pdf."
         ),
     ] = None,
+    live: Annotated[
+        bool,
+        typer.Option(
+            "--live",
+            help="The page computes: it reads any text that is typed. It publishes the model's weights, as int8. "
+            "On up to 200 lines of --file it is checked.",
+        ),
+    ] = False,
     layer: Annotated[
         str | None, typer.Option(help="Layer of a picture, its path in the model; by default the one that tells most.")
     ] = None,
@@ -49,6 +57,19 @@ def view(
     if not picture and (layer is not None or head is not None or title):
         hint = "A page shows all layers and heads: its address says which one."
         raise ConfigError(setting("layer"), "a picture to write, " + setting("export", "FILE.png"), "none", hint)
+    if live:
+        if export is None or picture or tokens is not None:
+            hint = "It is a page: omit what cuts texts, and name a file."
+            raise ConfigError(setting("live"), "a page to write, " + setting("export", "FILE.html"), "none", hint)
+        from qkv.tasks.live import write_live_page
+
+        with working("computing with rounded weights"):
+            note(write_live_page(run, export, text, file, device))
+        if as_json():
+            from qkv.tasks.streams import write_json
+
+            write_json([{"page": export}])
+        return
     with working("reading the text"):
         scene = scene_of_command(run, text, file, tokens, device, source_col, features_col)
     if heads:

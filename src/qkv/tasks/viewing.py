@@ -57,7 +57,7 @@ def scene_of_command(
         raise ConfigError(
             setting("text"), "a text or " + setting("file"), got, "Give a text for the model to read or translate."
         )
-    content = text or "" if file is None else _text_of(file)
+    content = text or "" if file is None else text_of(file)
     expect_single(run)
     trained: TextAnswerer = load(run, device)
     if source_col is not None or features_col is not None:
@@ -103,7 +103,12 @@ def print_shares(scene: Scene) -> None:
     write_lines("\t".join(line) for line in [list(HeadShares._fields), *lines])
 
 
-def _text_of(file: Path) -> str:
+def text_of(file: Path) -> str:
+    """Read a file of text.
+
+    Raises:
+        DataError: it cannot be read, is too large, or is not in UTF-8; the message gives its line.
+    """
     try:
         data = read_file(file, _LARGEST)
     except OSError as error:

@@ -1,7 +1,8 @@
 // The page of a running viewer.
 
-import { byId } from "./dom.js";
+import { byId, themed } from "./dom.js";
 import { remote } from "./remote.js";
 import { start } from "./shell.js";
 
+themed();
 start(remote(), JSON.parse(byId("data").textContent ?? "").ramps);

@@ -3,7 +3,7 @@
 import { alignments } from "./between.js";
 import { MEAN, finestOf, sequence } from "./answers.js";
 import { folded, offeredOr, segmented, select } from "./controls.js";
-import { byId, element, themed } from "./dom.js";
+import { byId, element } from "./dom.js";
 import { graph } from "./graph.js";
 import { heads } from "./heads.js";
 import { map } from "./map.js";
@@ -91,14 +91,15 @@ const USUAL = { view: "map", layer: "0", head: "0", quantity: "weight", how: "me
 /**
  * Show a scene.
  * @param {import("./answers.js").Source} source @param {Record<string, import("./colors.js").Color[]>} ramps
+ * @param {AbortSignal} [signal] ends it, before another scene takes its place
  */
-export async function start(source, ramps) {
-  themed();
+export async function start(source, ramps, signal) {
   const main = element("main.scene");
-  byId("page").replaceChildren(main);
   const scene = await source.json("api/scene").catch((error) => {
     main.append(element("p.trouble", error.message));
   });
+  if (signal?.aborted) return;
+  byId("page").replaceChildren(main);
   if (!scene) return;
   if (scene.layers.length === 0) return void main.append(element("p.trouble", "No attention was recorded."));
   document.title = `${scene.title} · Attention`;
@@ -164,14 +165,15 @@ export async function start(source, ramps) {
     const { hash } = new URL(newURL); // before this event, the view may have noted its own state in the address
     read(hash);
     if (location.hash !== hash) page.note({});
-  });
+  }, { signal });
   main.addEventListener("click", (event) => {
     const link = /** @type {Element} */ (event.target).closest("a[href^='#']");
     if (!link || location.protocol !== "about:") return;
     event.preventDefault(); // in the frame of a notebook it leads out of the frame
     read(link.getAttribute("href") ?? "");
   });
-  addEventListener("resize", () => view?.show(state));
+  addEventListener("resize", () => view?.show(state), { signal });
+  signal?.addEventListener("abort", () => view?.close?.());
   read(location.hash);
 }
 

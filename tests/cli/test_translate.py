@@ -120,7 +120,8 @@ def test_a_translation_that_is_cut_is_told_of(folder: Path) -> None:
     done = succeeded(run("translate", folder / "first", "--max-tokens", "2", feed=LINES))
     assert [len(line) for line in done.stdout.splitlines()] == [2, 2, 2]
     assert done.stderr == (
-        "qkv: 3 of 3 translations were cut at the length limit, the first in line 1. Increase --max-tokens.\n"
+        "qkv: 3 of 3 translations were cut at the length limit, the first in line 1. Increase --max-tokens, "
+        "or train a model that repeats itself for longer.\n"
     )
     refused(run("translate", folder / "first", "--max-tokens", "0"), "--max-tokens: expected an integer, at least 1")
     ended = Translator.load(folder / "first")

@@ -88,7 +88,7 @@ def test_a_folder_of_another_task_is_refused() -> None:
 @pytest.mark.parametrize("model", [{"context": 65}, {"context": 0}, {"dropout": 1.0}, {"width": 8}], ids=str)
 def test_settings_that_are_none(model: dict[str, Any], tmp_path: Path) -> None:
     recipe, _, tables = tables_of("llama", tmp_path)
-    with pytest.raises(ConfigError, match="model"):
+    with pytest.raises(ConfigError, match=next(iter(model))):
         train_run(recipe, recipe.load_settings(merge(tables, {"model": model})), tmp_path / "run")
 
 

@@ -37,10 +37,9 @@ class EvaluateCommand(CommandOfPaths):
 
 def _task_of(run: Path) -> str:
     with with_torch():
-        from qkv.tasks.members import members_of
-        from qkv.tasks.runs import load_trained
+        from qkv.tasks.runs import task_of
 
-        return load_trained(members_of(run)[0]).task
+        return task_of(run)
 
 
 @cache

@@ -8,8 +8,7 @@ from qkv.errors import CheckpointError, ConfigError, DataError, Place
 from qkv.serving.batches import Compute
 from qkv.settings import as_dict, build, options_of
 from qkv.tasks.catalog import ANSWERS, TASKS
-from qkv.tasks.members import members_of
-from qkv.tasks.runs import load_trained
+from qkv.tasks.runs import task_of
 from qkv.tasks.settings import RequestSettings
 
 MOST_INPUTS = 1_024
@@ -74,7 +73,7 @@ def open_models(runs: Sequence[Path], device: str) -> dict[str, Model]:
         if name in models:
             hint = "Rename a folder: it is the name of the model in the address."
             raise ConfigError("runs", "folders of different names", f"two called {name}", hint)
-        task = load_trained(members_of(run)[0]).task
+        task = task_of(run)
         settings: Any = TASKS.get(task)
         if settings is None or settings.requests is None or settings.answers is None:
             hint = f"Served are: {', '.join(name for name, task in TASKS.items() if task.requests is not None)}."

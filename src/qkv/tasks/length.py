@@ -48,6 +48,9 @@ def naming_line(file: object, lines: Sequence[int]) -> Iterator[None]:
         raise error.about(Place(file, lines[error.line - 1])) from None
 
 
+_OR_TRAIN = "or train a model that repeats itself for longer"
+
+
 class CutWarning(UserWarning):
     """A translation was unfinished when it reached its length limit."""
 
@@ -63,7 +66,7 @@ class CutCounter:
         >>> counter = CutCounter([True, False])
         >>> counter.add([True])
         >>> counter.message("--max-tokens")
-        '1 of 3 translations were cut at the length limit, the first in line 2. Increase --max-tokens.'
+        '1 of 3 translations were cut at the length limit, the first in line 2. Increase --max-tokens, or ...'
     """
 
     def __init__(self, finished: Iterable[bool] = ()) -> None:
@@ -90,9 +93,9 @@ class CutCounter:
         if not self._cut:
             return None
         if self._total == 1:
-            return f"the translation was cut at the length limit. Increase {more}."
+            return f"the translation was cut at the length limit. Increase {more}, {_OR_TRAIN}."
         cut_text = f"{self._cut:,} of {self._total:,} translations were cut at the length limit"
-        return f"{cut_text}, the first in line {self._first:,}. Increase {more}."
+        return f"{cut_text}, the first in line {self._first:,}. Increase {more}, {_OR_TRAIN}."
 
 
 def cut_share(finished: Iterable[bool]) -> list[Figure]:

@@ -18,6 +18,7 @@ from qkv.files import FREE, as_path, room_for
 from qkv.hub.folder import Folder
 from qkv.hub.published import PUBLISHED, PublishedConfig, published_folder
 from qkv.settings import as_dict, build
+from qkv.tasks.members import members_of
 from qkv.tasks.notes import note
 from qkv.values.devices import as_device
 
@@ -72,11 +73,12 @@ class Trained(NamedTuple):
         return self.stored_tokenizer
 
 
-def load_trained(run: str | Path) -> Trained:
+def load_trained(run: str | Path, say: Callable[[str], None] = note) -> Trained:
     """Read the best checkpoint of a run, one checkpoint, or the folder of a published model.
 
     Args:
         run: run folder, one checkpoint in it, or the folder of a model that another library wrote.
+        say: called with messages about the run.
 
     Returns:
         Its contents.
@@ -87,13 +89,26 @@ def load_trained(run: str | Path) -> Trained:
     path = as_path(run, "run")
     if (other_library := published_folder(path)) is not None:
         return open_published(other_library)
-    folder = locate(path, note)
+    folder = locate(path, say)
     contents = load_weights_later(folder)
     task = contents.config.get("task")
     if not isinstance(task, str):
         hint = "Give the folder that `qkv train` wrote."
         raise CheckpointError(str(folder), "a checkpoint with its task", "one without it", hint)
     return Trained(folder, contents, tokenizer_of(contents), task)
+
+
+def task_of(run: Path) -> str:
+    """Return the task of a run or an ensemble; what there is to say of its checkpoint is said when it is loaded.
+
+    Raises:
+        CheckpointError: as for `load_trained`.
+
+    Example:
+        >>> task_of(Path("example"))
+        'translate'
+    """
+    return load_trained(members_of(run)[0], say=lambda _: None).task
 
 
 def digest_of(run: str | Path) -> str:

@@ -114,7 +114,7 @@ def _monitored(settings: TranslationSettings, text: Parallel) -> TranslationSett
         flags = [on_command_line("bleu_tokenize", kind) for kind in ("zh", "ja-mecab", "char")]
         note(
             "qkv: most validation targets have fewer than the four words that BLEU counts: chrF chooses the best "
-            f"checkpoint. Where spaces do not separate words, use {', '.join(flags[:-1])} or {flags[-1]}."
+            f"checkpoint. If spaces do not separate words (Chinese, Japanese), use {' or '.join(flags)}."
         )
     return replace(settings, training=replace(settings.training, monitor=name))
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from qkv.errors import brief
 from qkv.tasks.notes import note
@@ -70,24 +70,12 @@ def outside_grammar(lines: Sequence[str], first: int, tokenizer: "Tokenizer") ->
     return None
 
 
-@final
-class GrammarCheck:
-    """Reports once, on standard error, a line that the grammar of the model in the package cannot generate.
-
-    Args:
-        runs: the runs of the command; it is silent unless all of them are the one in the package.
-    """
-
-    def __init__(self, runs: Sequence[Path]) -> None:
-        self._silent = not all(map(is_example, runs))
-        self.failed = False
-
-    def check(self, lines: Sequence[str], first: int, tokenizer: "Tokenizer") -> None:
-        """Check lines, as `outside_grammar` does."""
-        message = None if self._silent or self.failed else outside_grammar(lines, first, tokenizer)
-        if message is not None:
-            self.failed = True
-            note(message)
+def report_outside_grammar(lines: Sequence[str], first: int, tokenizer: "Tokenizer") -> bool:
+    """Report what `outside_grammar` says, and return whether it says anything."""
+    message = outside_grammar(lines, first, tokenizer)
+    if message is not None:
+        note(message)
+    return message is not None
 
 
 def _reason(sentence: str, tokenizer: "Tokenizer") -> str | None:

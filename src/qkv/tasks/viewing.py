@@ -7,7 +7,7 @@ from qkv.data.corpus import decode
 from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.files import read_file
 from qkv.recording.trace_reader import read
-from qkv.tasks.example_run import SENTENCES, GrammarCheck, is_example
+from qkv.tasks.example_run import SENTENCES, is_example, report_outside_grammar
 from qkv.tasks.load import load
 from qkv.tasks.members import expect_single
 from qkv.tasks.notes import as_json, note
@@ -65,7 +65,7 @@ def scene_of_command(
             raise reads_no_columns("features_col" if source_col is None else "source_col")
         trained = trained.with_columns(source_col, features_col)
     if is_example(run):
-        GrammarCheck([run]).check([content], 1, trained.tokenizer)
+        report_outside_grammar([content], 1, trained.tokenizer)
     return trained.scene(content, tokens)
 
 

@@ -9,7 +9,7 @@ from qkv.errors import on_command_line
 from qkv.settings import options_of
 from qkv.tasks.answering import Answers, Lines, answered
 from qkv.tasks.drawing import Drawing, alignments
-from qkv.tasks.example_run import GrammarCheck, sentences
+from qkv.tasks.example_run import is_example, report_outside_grammar, sentences
 from qkv.tasks.length import CutCounter
 from qkv.tasks.notes import as_json, note
 from qkv.tasks.streams import fields_of, format_json, format_lines
@@ -29,13 +29,14 @@ def open_answers(runs: Sequence[Path], settings: TranslateAnswers) -> Answers:
     how = _decoding(settings, unknown_by)
     examples = () if settings.shards is not None else sentences(runs)
     drawing = Drawing(settings.attention, terminal=settings.show or bool(examples))
-    grammar = GrammarCheck(runs)
+    example, outside = all(map(is_example, runs)), False
 
     def translated(parts: Iterable[Lines], file: Path | None = None) -> Iterator[str]:
         cut, keys, unknown = CutCounter(), RowKeys(), UnknownCounter(unknown_name(translator.tokenizer.source))
 
         def answer(lines: Lines, first: int) -> list[list[Translation]]:
-            grammar.check(lines, first, translator.tokenizer)
+            nonlocal outside
+            outside = outside or (example and report_outside_grammar(lines, first, translator.tokenizer))
             return translator.translate_best(lines, how, attention=drawing.active, first=first, keys=keys)
 
         for first, results in answered("translating", parts, answer, file):
@@ -48,7 +49,7 @@ def open_answers(runs: Sequence[Path], settings: TranslateAnswers) -> Answers:
             cut.add(all(translation.finished for translation in best) for best in results)
             unknown.add(best[0].source_tokens for best in results)
             drawing.add(alignments(best[0] for best in results))
-        if grammar.failed:
+        if outside:
             return
         unknown.report(file)
         if (message := cut.message(on_command_line("max_tokens"))) is not None:

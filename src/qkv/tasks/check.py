@@ -1,6 +1,5 @@
 """`qkv.check`: read the data of a training, and report all that is wrong or odd in it."""
 
-import inspect
 from typing import Any
 
 from qkv.data.report import Report
@@ -9,7 +8,7 @@ from qkv.tasks.catalog import TASKS, recipe_of
 from qkv.tasks.corpora.prepared import with_corpus
 from qkv.tasks.notes import Verbosity, use_verbosity, working
 from qkv.tasks.recipe import Recipe, Tables
-from qkv.tasks.settings import parameters
+from qkv.tasks.settings import parameters, take_settings
 
 
 def check_data(recipe: Recipe[Any, Any, Any, Any], tables: Tables) -> Report:
@@ -67,11 +66,5 @@ def check(task: str, *, quiet: bool = False, **settings: Any) -> Report:
         return check_data(recipe_of(task), task_settings.in_tables(settings))
 
 
-def _signature() -> inspect.Signature:
-    """Return the signature with the settings of all tasks in place of `settings`."""
-    *named, _ = inspect.signature(check).parameters.values()
-    names = {name for task in TASKS.values() for name in task.names_of_data}
-    return inspect.Signature([*named, *(each for each in parameters(TASKS.values()) if each.name in names)])
-
-
-check.__signature__ = _signature()  # type: ignore[attr-defined]
+_NAMES = {name for task in TASKS.values() for name in task.names_of_data}
+take_settings(check, [each for each in parameters(TASKS.values()) if each.name in _NAMES])

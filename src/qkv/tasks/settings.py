@@ -3,10 +3,10 @@
 It imports nothing large, because commands read it when they start.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from inspect import Parameter
+from inspect import Parameter, Signature, signature
 from itertools import permutations
 from pathlib import Path
 from types import MappingProxyType
@@ -462,6 +462,12 @@ class TaskSettings:
         options = options_of(self.tables[table])
         gone = {options[name].instead_of for name in settings if name in options}
         return {name: item for name, item in settings.items() if name not in gone}
+
+
+def take_settings(function: Callable[..., object], settings: Iterable[Parameter]) -> None:
+    """Show settings in the signature of a function, in place of its `**settings`."""
+    *named, _ = signature(function).parameters.values()
+    function.__signature__ = Signature([*named, *settings])  # type: ignore[attr-defined]
 
 
 def parameters(tasks: Iterable[TaskSettings]) -> Sequence[Parameter]:

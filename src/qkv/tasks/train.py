@@ -1,6 +1,5 @@
 """`qkv.train`: training any task from Python, with the settings of its command."""
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +26,7 @@ from qkv.tasks.point.predict import ElementPointer
 from qkv.tasks.point.settings import PointFiles
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.regress.settings import RegressFiles, RegressModel
-from qkv.tasks.settings import TokenizerSettings, parameters
+from qkv.tasks.settings import TokenizerSettings, parameters, take_settings
 from qkv.tasks.tag.predict import Tagger
 from qkv.tasks.tag.settings import TagFiles
 from qkv.tasks.translate.predict import Translator
@@ -189,8 +188,7 @@ def _with_settings(
     """Give a function the settings of all tasks as keyword arguments, for `inspect.signature` and type checkers."""
 
     def decorate(function: Callable[..., Run[Any]]) -> Train[Translate, Generate, Classify, Tag, Point, Regress]:
-        *named, _ = inspect.signature(function).parameters.values()
-        function.__signature__ = inspect.Signature([*named, *parameters(TASKS.values())])  # type: ignore[attr-defined]
+        take_settings(function, parameters(TASKS.values()))
         return cast("Train[Translate, Generate, Classify, Tag, Point, Regress]", function)
 
     return decorate

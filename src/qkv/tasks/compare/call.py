@@ -1,6 +1,6 @@
 """`qkv.compare`: compare settings of any task from Python."""
 
-import inspect
+from inspect import Parameter
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from qkv.tasks.compare import comparing
 from qkv.tasks.compare.comparison import Comparison
 from qkv.tasks.compare.settings import NOT_COMPARED, TEST, CompareOptions, files_to_test
 from qkv.tasks.notes import Verbosity, use_verbosity
-from qkv.tasks.settings import parameters
+from qkv.tasks.settings import parameters, take_settings
 
 
 def compare(
@@ -67,13 +67,7 @@ def compare(
         ).comparison
 
 
-def _signature() -> inspect.Signature:
-    """Return the signature with the settings of all tasks in place of `settings`."""
-    *named, _ = inspect.signature(compare).parameters.values()
-    names = dict.fromkeys(TEST + name for task in TASKS.values() for name in files_to_test(task))
-    tests = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in names]
-    several = [each.replace(annotation=Any) for each in parameters(TASKS.values()) if each.name not in NOT_COMPARED]
-    return inspect.Signature([*named, *tests, *several])
-
-
-compare.__signature__ = _signature()  # type: ignore[attr-defined]
+_NAMES = dict.fromkeys(TEST + name for task in TASKS.values() for name in files_to_test(task))
+_TESTS = [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in _NAMES]
+_SEVERAL = [each.replace(annotation=Any) for each in parameters(TASKS.values()) if each.name not in NOT_COMPARED]
+take_settings(compare, [*_TESTS, *_SEVERAL])

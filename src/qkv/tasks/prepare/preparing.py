@@ -1,7 +1,6 @@
 """`qkv prepare`: from text files to a folder of tokenized shards, continued where an earlier call was stopped."""
 
 import heapq
-import inspect
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -54,7 +53,7 @@ from qkv.tasks.prepare.making import (
 )
 from qkv.tasks.prepare.settings import PREPARE, PrepareFiles
 from qkv.tasks.prepare.workers import make_shards
-from qkv.tasks.settings import parameters
+from qkv.tasks.settings import parameters, take_settings
 from qkv.tasks.tokenizing import learn_tokenizer
 from qkv.tasks.translate.data import learn_tokenizers
 from qkv.tasks.translate.settings import TRANSLATE, TranslateTokenizer
@@ -571,5 +570,4 @@ def prepare(
         return preparation.prepare(as_path(out, "out"), processes)
 
 
-_NAMED = list(inspect.signature(prepare).parameters.values())[:-1]
-prepare.__signature__ = inspect.Signature([*_NAMED, *parameters([PREPARE])])  # type: ignore[attr-defined]
+take_settings(prepare, parameters([PREPARE]))

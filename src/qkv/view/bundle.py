@@ -16,7 +16,7 @@ from qkv.scores.catalog import SCORES
 from qkv.values.catalog import Catalog
 from qkv.view.colors import RAMPS
 
-STYLES = ("page.css", "alignment.css", "views.css", "play.css")
+STYLES = ("page.css", "alignment.css", "views.css")
 FORMULAS = "formulas.js"
 """The module of formulas, which is made of the catalogs of scores and normalizers."""
 _IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./([^"]+)";$', re.MULTILINE)
@@ -30,7 +30,7 @@ def one_file(entry: str, content: Mapping[str, object]) -> str:
     script, no markup built from strings.
 
     Args:
-        entry: the entry module: `sentences.js` for alignments, `saved.js` for a scene.
+        entry: the entry module: `sentences.js` for alignments, `saved.js` for a scene, `play.js` for a model.
         content: the page's data, as JSON.
 
     Returns:
@@ -41,7 +41,8 @@ def one_file(entry: str, content: Mapping[str, object]) -> str:
         >>> page.count("</script>"), "unsafe-inline" in page, "fetch" in page
         (2, False, False)
     """
-    style = _without_comments("".join(map(static, STYLES)))
+    more = (entry.replace(".js", ".css"),) if entry == "play.js" else ()
+    style = _without_comments("".join(map(static, (*STYLES, *more))))
     script = script_of(entry)
     return _filled(
         f'<meta http-equiv="Content-Security-Policy" content="{_policy(script, style)}">',

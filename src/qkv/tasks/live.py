@@ -12,7 +12,7 @@ from qkv.errors import ConfigError, setting
 from qkv.models.configs.language_model import DecoderConfig
 from qkv.models.configs.reader import ClassifierConfig
 from qkv.models.configs.translator import RecurrentConfig, TransformerConfig
-from qkv.models.encoders import RecurrentEncoder, SelfAttentionEncoder
+from qkv.models.encoders import SelfAttentionEncoder
 from qkv.models.language_model import LanguageModel
 from qkv.models.parts import TransformerParts
 from qkv.models.reader import TextClassifier
@@ -195,7 +195,7 @@ def _transformer_translator(model: TransformerTranslator) -> dict[str, Any]:
     parts, source = model.parts, _source_embedding(model)
     if parts.features_mark is not None:
         raise lacks("separate features", _DEFAULTS)
-    if isinstance(model.encoder, RecurrentEncoder):
+    if parts.recurrent is not None:
         cells = {"name": "encoder.layer", "cell": parts.recurrent, "layers": parts.layers}
         encoder = _encoder(_embedding(source, 1.0, "none"), "encoder_norm", cells=cells)
     else:

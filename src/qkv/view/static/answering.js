@@ -56,8 +56,7 @@ function translation(model) {
   const { bos, eos } = parts.marks;
   const found = translated(net, parts, given, choose, masks(model, choose));
   const end = found.finished ? "<eos>" : "…";
-  const last = reading(net, parts, given, choose);
-  const layers = found.finished && !masks(model, choose) ? found.layers : (last.step([bos, ...found.ids]), last.layers);
+  if (!found.finished) found.step([found.ids.at(-1) ?? bos]); // what the last token attends to
   const pieces = [...found.ids.map(target.piece), end];
   const name = (/** @type {number} */ id) => (id === eos ? "<eos>" : target.decode([id]) || target.piece(id));
   const answer = (/** @type {Choose} */ change = () => undefined) => {
@@ -71,9 +70,9 @@ function translation(model) {
   const written = target.decode(found.ids);
   const chances = found.ids.map((id, t) => probabilities(found.logits[t])[id]);
   return {
-    ...{ layers, written, title: text, answer, ids: found.ids, chances, finished: found.finished },
+    ...{ layers: found.layers, written, title: text, answer, ids: found.ids, chances, finished: found.finished },
     sequences: { source: given.map(source.piece), target: pieces },
-    opening: opening(model, layers),
+    opening: opening(model, found.layers),
   };
 }
 

@@ -232,7 +232,7 @@ export function reading(net, parts, source, choose) {
  * Translate greedily.
  * @param {Network} net @param {Parts} parts @param {number[]} source @param {Choose} choose
  * @param {boolean} again whether every step computes all positions anew, as a mask that hides no later ones needs
- * @returns {{ ids: number[], finished: boolean, layers: Layer[], logits: Float32Array[] }}
+ * @returns {Reading & { ids: number[], finished: boolean, logits: Float32Array[] }}
  */
 export function translated(net, parts, source, choose, again = false) {
   const { bos, eos, never } = parts.marks;
@@ -245,10 +245,10 @@ export function translated(net, parts, source, choose, again = false) {
     const scores = rowsOf(now.step(again ? [bos, ...ids] : [ids.at(-1) ?? bos]), again ? ids.length + 1 : 1);
     logits.push(scores[scores.length - 1]);
     const best = likeliest(logits[logits.length - 1], never);
-    if (best === eos) return { ids, finished: true, layers: now.layers, logits };
+    if (best === eos) return { ...now, ids, finished: true, logits };
     ids.push(best);
   }
-  return { ids, finished: false, layers: now.layers, logits };
+  return { ...now, ids, finished: false, logits };
 }
 
 /** @param {Float32Array} logits @returns {Float64Array} */

@@ -1,7 +1,7 @@
 """Backward passes that can be differentiated again, and typed errors for those that cannot."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
@@ -19,6 +19,17 @@ def second_derivative_error(backend: str) -> UnsupportedError:
         'in a layer set layer.attention.backend = "reference".'
     )
     return UnsupportedError("backend", "first derivatives", f"a second derivative through {backend}", hint)
+
+
+def operator_arguments(tensors: type[tuple[Any, ...]]) -> str:
+    """Return the fields of a named tuple of tensors as the arguments of a registered operator, for its schema.
+
+    Example:
+        >>> from typing import NamedTuple
+        >>> operator_arguments(NamedTuple("Pair", [("first", Tensor), ("second", Tensor | None)]))
+        'Tensor first, Tensor? second'
+    """
+    return ", ".join(f"Tensor{'' if kind is Tensor else '?'} {name}" for name, kind in get_type_hints(tensors).items())
 
 
 def differentiable_by(with_graph: Backward) -> Callable[[Backward], Backward]:

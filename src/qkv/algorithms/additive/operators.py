@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.engine.autograd import differentiable_by
+from qkv.engine.autograd import differentiable_by, operator_arguments
 from qkv.engine.derivatives import Constants, Terms, differentiable_gradients, second_gradients, visibility_of
 from qkv.engine.mechanism import Mechanism
 from qkv.masks.lower import Visibility
@@ -276,42 +276,15 @@ class _Fused(torch.autograd.Function):
         return (None, None, None, *(by_index.get(i) if needed else None for i, needed in enumerate(needs_grad)))
 
 
-@torch.library.custom_op("qkv::tanh_sum", mutates_args=())
-def tanh_forward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    vector: Tensor,
-    vector_index: Tensor | None,
-    first: Tensor | None,
-    last: Tensor | None,
-    bounds_index: Tensor | None,
-    dense: Tensor | None,
-    dense_index: Tensor | None,
-    bias: Tensor | None,
-    bias_index: Tensor | None,
-    shift: Tensor | None,
-    seed: Tensor | None,
-    rule: str,
-    dropout: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+_FIRST_ITEM = 6
+"""How many arguments of `tanh_backward` precede the items."""
+_SCHEMA = f"{operator_arguments(Items)}, str rule, float dropout"
+
+
+@torch.library.custom_op("qkv::tanh_sum", mutates_args=(), schema=f"({_SCHEMA}) -> (Tensor, Tensor, Tensor, Tensor)")
+def tanh_forward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return output (N, Q, V), lse (N, Q), and the lse's two parts for the backward pass."""
-    items = Items(
-        query,
-        key,
-        value,
-        vector,
-        vector_index,
-        first,
-        last,
-        bounds_index,
-        dense,
-        dense_index,
-        bias,
-        bias_index,
-        shift,
-        seed,
-    )
+    items, rule, dropout = Items(*args[:-2]), *args[-2:]
     return _forward(items, rule, True, _prepare(items, dropout))
 
 
@@ -323,57 +296,23 @@ def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Te
     return query.new_empty(items, queries, value.shape[-1]), lse, top, torch.empty_like(top)
 
 
-@torch.library.custom_op("qkv::tanh_sum_backward", mutates_args=())
-def tanh_backward(
-    g_output: Tensor,
-    g_lse: Tensor | None,
-    output: Tensor,
-    top: Tensor,
-    total: Tensor,
-    learns_bias: bool,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    vector: Tensor,
-    vector_index: Tensor | None,
-    first: Tensor | None,
-    last: Tensor | None,
-    bounds_index: Tensor | None,
-    dense: Tensor | None,
-    dense_index: Tensor | None,
-    bias: Tensor | None,
-    bias_index: Tensor | None,
-    shift: Tensor | None,
-    seed: Tensor | None,
-    rule: str,
-    dropout: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+@torch.library.custom_op(
+    "qkv::tanh_sum_backward",
+    mutates_args=(),
+    schema="(Tensor g_output, Tensor? g_lse, Tensor output, Tensor top, Tensor total, bool learns_bias, "
+    f"{_SCHEMA}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+def tanh_backward(*args: Any) -> tuple[Tensor, ...]:
     """Return the gradients of query, key, value, vector, bias and shift; empty where there is none."""
-    items = Items(
-        query,
-        key,
-        value,
-        vector,
-        vector_index,
-        first,
-        last,
-        bounds_index,
-        dense,
-        dense_index,
-        bias,
-        bias_index,
-        shift,
-        seed,
-    )
-    gradients = _backward(
-        items, rule, _prepare(items, dropout), (output, top, total), g_output, g_lse, (learns_bias, True)
-    )
-    return tuple(query.new_empty(0) if x is None else x for x in gradients)  # type: ignore[return-value]
+    g_output, g_lse, *rows, learns_bias = args[:_FIRST_ITEM]
+    items, rule, dropout = Items(*args[_FIRST_ITEM:-2]), *args[-2:]
+    gradients = _backward(items, rule, _prepare(items, dropout), tuple(rows), g_output, g_lse, (learns_bias, True))
+    return tuple(items.query.new_empty(0) if x is None else x for x in gradients)
 
 
 @tanh_backward.register_fake
 def _(*args: Any) -> tuple[Tensor, ...]:
-    learns_bias, items = args[5], Items(*args[6:-2])
+    learns_bias, items = args[_FIRST_ITEM - 1], Items(*args[_FIRST_ITEM:-2])
     query, bias = items.query, items.bias
     d_bias = query.new_empty(0) if bias is None or not learns_bias else bias.new_empty(bias.shape)
     like = [x.new_empty(x.shape) for x in (query, items.key, items.value, items.vector)]
@@ -424,10 +363,6 @@ def _second_gradients(ctx: Any, *upstream: Tensor | None) -> tuple[Any, ...]:
         constants,
     )
     return of_output, of_lse, *(None,) * (_FIRST_ITEM - 2), *_by_items(of_terms, items), None, None
-
-
-_FIRST_ITEM = 6
-"""How many arguments of `tanh_backward` precede the items."""
 
 
 tanh_forward.register_autograd(_gradients, setup_context=_setup_context)

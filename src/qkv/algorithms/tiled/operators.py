@@ -13,6 +13,7 @@ from torch import Tensor
 
 from qkv.algorithms.tiled.mask_encoding import decode, encode
 from qkv.algorithms.tiled.stripes import Stripes
+from qkv.engine.autograd import operator_arguments
 from qkv.engine.derivatives import Constants, Level, TiledEquation, second_gradients, terms_of
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, full_rank
 from qkv.masks.base import Bounds, Grid
@@ -29,8 +30,11 @@ from qkv.scores.pointwise import (
     number_of,
 )
 
-TENSORS = len(Inputs._fields) + 3
+_INPUTS, _VALUE = len(Inputs._fields), Inputs._fields.index("value")
+TENSORS = _INPUTS + 3
 """How many arguments are tensors or None: the inputs, the bounds `first` and `last`, and a dense mask."""
+_SETTINGS = TENSORS + 4
+"""Where the arguments begin that tell the mechanism."""
 
 _WITH_PARAMETER: dict[str, Callable[[float], Pointwise]] = {
     "Softcap": Softcap,
@@ -69,37 +73,16 @@ def apply(mechanism: Mechanism, inputs: Inputs, visibility: Visibility) -> tuple
     return output, state
 
 
-@torch.library.custom_op("qkv::blocked", mutates_args=())
-def blocked(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scale: Tensor | None,
-    vector: Tensor | None,
-    parameter: Tensor | None,
-    bias: Tensor | None,
-    diagonals: Tensor | None,
-    seed: Tensor | None,
-    ties: Tensor | None,
-    first: Tensor | None,
-    last: Tensor | None,
-    dense: Tensor | None,
-    mask_tensors: Sequence[Tensor],
-    mask_code: str,
-    mask_numbers: Sequence[int],
-    groups: Sequence[int],
-    names: str,
-    factor: float,
-    shape_parameter: float,
-    dropout: float,
-    state: bool,
-) -> tuple[Tensor, Tensor]:
+_SCHEMA = (
+    f"{operator_arguments(Inputs)}, Tensor? first, Tensor? last, Tensor? dense, Tensor[] mask_tensors, str mask_code, "
+    "SymInt[] mask_numbers, SymInt[] groups, str names, float factor, float shape_parameter, float dropout, bool state"
+)
+
+
+@torch.library.custom_op("qkv::blocked", mutates_args=(), schema=f"({_SCHEMA}) -> (Tensor, Tensor)")
+def blocked(*args: Any) -> tuple[Tensor, Tensor]:
     """Return the output (..., Q, V) and the row state (..., Q), which is empty if not requested."""
-    inputs = Inputs(query, key, value, scale, vector, parameter, bias, diagonals, seed, ties)
-    visibility = _visibility(query, key, (first, last), dense, mask_tensors, mask_code, mask_numbers, groups)
-    return Stripes(_mechanism(query, names, factor, shape_parameter, dropout, state), inputs, visibility).forward(
-        value.dtype
-    )
+    return _stripes(args).forward(args[_VALUE].dtype)
 
 
 @blocked.register_fake
@@ -109,40 +92,15 @@ def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Te
     return value.new_empty(*rows, value.shape[-1]), state
 
 
-@torch.library.custom_op("qkv::blocked_backward", mutates_args=())
-def blocked_backward(
-    g_output: Tensor,
-    g_state: Tensor | None,
-    needs_grad: Sequence[bool],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scale: Tensor | None,
-    vector: Tensor | None,
-    parameter: Tensor | None,
-    bias: Tensor | None,
-    diagonals: Tensor | None,
-    seed: Tensor | None,
-    ties: Tensor | None,
-    first: Tensor | None,
-    last: Tensor | None,
-    dense: Tensor | None,
-    mask_tensors: Sequence[Tensor],
-    mask_code: str,
-    mask_numbers: Sequence[int],
-    groups: Sequence[int],
-    names: str,
-    factor: float,
-    shape_parameter: float,
-    dropout: float,
-    state: bool,
-) -> list[Tensor]:
+@torch.library.custom_op(
+    "qkv::blocked_backward",
+    mutates_args=(),
+    schema=f"(Tensor g_output, Tensor? g_state, bool[] needs_grad, {_SCHEMA}) -> Tensor[]",
+)
+def blocked_backward(g_output: Tensor, g_state: Tensor | None, needs_grad: Sequence[bool], *args: Any) -> list[Tensor]:
     """Return the gradients of the first eight tensors, empty where not requested."""
-    inputs = Inputs(query, key, value, scale, vector, parameter, bias, diagonals, seed, ties)
-    visibility = _visibility(query, key, (first, last), dense, mask_tensors, mask_code, mask_numbers, groups)
-    stripes = Stripes(_mechanism(query, names, factor, shape_parameter, dropout, state), inputs, visibility)
-    gradients = zip(stripes.backward(g_output, g_state, list(needs_grad)), inputs, strict=False)
-    return [query.new_empty(0) if g is None or x is None else g.to(x.dtype) for g, x in gradients]
+    gradients = zip(_stripes(args).backward(g_output, g_state, list(needs_grad)), args, strict=False)
+    return [g_output.new_empty(0) if g is None or x is None else g.to(x.dtype) for g, x in gradients]
 
 
 @blocked_backward.register_fake
@@ -150,6 +108,13 @@ def _(g_output: Tensor, g_state: Tensor | None, needs_grad: Sequence[bool], quer
     inputs = (query, *rest[: DIFFERENTIABLE - 1])
     pairs = zip(inputs, needs_grad, strict=True)
     return [query.new_empty(0) if x is None or not needed else x.new_empty(x.shape) for x, needed in pairs]
+
+
+def _stripes(args: Sequence[Any]) -> Stripes:
+    """Return what computes the tiles, from the arguments of `blocked`."""
+    inputs, (*bounds, dense, tensors, code, numbers, groups) = Inputs(*args[:_INPUTS]), args[_INPUTS:_SETTINGS]
+    visibility = _visibility(*inputs[:2], bounds, dense, tensors, code, numbers, groups)
+    return Stripes(_mechanism(inputs.query, *args[_SETTINGS:]), inputs, visibility)
 
 
 def _mechanism(
@@ -165,7 +130,7 @@ def _mechanism(
 def _visibility(
     query: Tensor,
     key: Tensor,
-    bounds: tuple[Tensor | None, Tensor | None],
+    bounds: Sequence[Tensor | None],
     dense: Tensor | None,
     tensors: Sequence[Tensor],
     code: str,
@@ -178,7 +143,7 @@ def _visibility(
     grid = Grid(outer, query.shape[-2], key.shape[-2], query.device)
     if code:
         return Visibility("predicate", grid, mask=decode(code, tensors, numbers), groups=pair)
-    kind = "dense" if dense is not None else "all" if bounds == (None, None) else "bounds"
+    kind = "dense" if dense is not None else "all" if not any(x is not None for x in bounds) else "bounds"
     return Visibility(kind, grid, Bounds(*bounds), dense)  # type: ignore[arg-type]
 
 

@@ -33,7 +33,9 @@ class Step:
         kind: `vector` (width), `row` (keys), `matrix` (keys, width) or `number` ().
         values: the numbers.
         note: a note for the reader; can be empty.
-        filled: returns the right side of the equation with the numbers of one key; None for none.
+        filled: returns the right side of the equation with the numbers of one key, or as text; None for none.
+        of_weights: whether the numbers are weights rather than signed numbers.
+        labels: one per row of a matrix or number of a row; None for those of the keys.
     """
 
     name: str
@@ -42,4 +44,6 @@ class Step:
     kind: Kind
     values: Tensor
     note: str = ""
-    filled: Callable[[int], Filled] | None = None
+    filled: Callable[[int], Filled | str] | None = None
+    of_weights: bool = False
+    labels: tuple[str, ...] | None = None

@@ -1,100 +1,68 @@
-"""One step of a computation as the page shows it, with formatted numbers."""
+"""How the page shows a step of a computation, with formatted numbers."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
 from torch import Tensor
 
-from qkv.values.steps import Filled, Kind, Part, Product, Step
+from qkv.values.steps import Filled, Part, Product, Step
 from qkv.view.answers.answer import as_numbers
 
 TERMS = 3
 """How many terms of a sum are written out."""
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Stage:
-    """A step.
-
-    Args:
-        name: name of the step.
-        symbol: symbol of the result.
-        equation: equation of the result.
-        kind: `vector` (width), `row` (keys), `matrix` (keys, width) or `number` ().
-        values: the numbers.
-        note: a note for the reader; can be empty.
-        filled: returns the right side of the equation with the numbers of one key; None for none.
-        of_weights: whether the numbers are weights rather than signed numbers.
-        labels: one per row of a matrix or number of a row; None for those of the keys.
-    """
-
-    name: str
-    symbol: str
-    equation: str
-    kind: Kind
-    values: Tensor
-    note: str = ""
-    filled: Callable[[int], str] | None = None
-    of_weights: bool = False
-    labels: tuple[str, ...] | None = None
-
-    def as_json(self, keys: "DisplayedKeys") -> dict[str, Any]:
-        """Convert the stage to JSON."""
-        description: dict[str, Any] = {
-            "name": self.name,
-            "symbol": self.symbol,
-            "equation": self.equation,
-            "kind": self.kind,
-        }
-        description |= {"values": as_numbers(self.values.flatten()), "note": self.note}
-        if self.of_weights:
-            description["scale"] = "weight"
-        if self.kind == "matrix":
-            description["shape"] = list(self.values.shape)
-        if self.kind in ("row", "matrix"):
-            labeled = self.labels is not None
-            description["labels"] = list(self.labels or keys.labels)
-            description |= {} if labeled else {"places": keys.indices.tolist(), "length": keys.length}
-        else:
-            description["labels"] = (
-                [str(index + 1) for index in range(self.values.numel())] if self.kind == "vector" else [""]
-            )
-        if self.kind in ("row", "matrix") and self.labels is None and len(keys.indices) < keys.length:
-            description["note"] = f"{self.note} {keys.note}".strip()
-        return description
-
-    def line(self, at: int) -> dict[str, Any]:
-        """Return the stage of one key as a line: equation, numbers filled in, and the result if it is a number."""
-        filled = "" if self.filled is None else self.filled(at)
-        of_key = self.values if self.kind in ("vector", "number") else self.values[at]
-        value = as_numbers(of_key)[0] if of_key.numel() == 1 else None
-        return {"equation": self.equation, "filled": filled or vector(of_key), "value": value}
+def as_json(step: Step, keys: "DisplayedKeys") -> dict[str, Any]:
+    """Convert a step to JSON."""
+    description: dict[str, Any] = {
+        "name": step.name,
+        "symbol": step.symbol,
+        "equation": step.equation,
+        "kind": step.kind,
+    }
+    description |= {"values": as_numbers(step.values.flatten()), "note": step.note}
+    if step.of_weights:
+        description["scale"] = "weight"
+    if step.kind == "matrix":
+        description["shape"] = list(step.values.shape)
+    if step.kind in ("row", "matrix"):
+        labeled = step.labels is not None
+        description["labels"] = list(step.labels or keys.labels)
+        description |= {} if labeled else {"places": keys.indices.tolist(), "length": keys.length}
+    else:
+        description["labels"] = (
+            [str(index + 1) for index in range(step.values.numel())] if step.kind == "vector" else [""]
+        )
+    if step.kind in ("row", "matrix") and step.labels is None and len(keys.indices) < keys.length:
+        description["note"] = f"{step.note} {keys.note}".strip()
+    return description
 
 
-def stage_of(step: Step) -> Stage:
-    """Format the numbers of a step.
+def line(step: Step, at: int) -> dict[str, Any]:
+    """Return the step of one key as a line: equation, numbers filled in, and the result if it is a number.
 
     Example:
         >>> import torch
         >>> halves = Step("half", "y", "y = x/2", "row", torch.tensor([0.5]), filled=lambda i: ("{}/2", (1.0,)))
-        >>> stage_of(halves).line(0)["filled"]
+        >>> line(halves, 0)["filled"]
         '1/2'
     """
-    filled = step.filled
-    text = None if filled is None else lambda i: filled_in(filled(i))
-    return Stage(step.name, step.symbol, step.equation, step.kind, step.values, step.note, text)
+    filled = "" if step.filled is None else filled_in(step.filled(at))
+    of_key = step.values if step.kind in ("vector", "number") else step.values[at]
+    value = as_numbers(of_key)[0] if of_key.numel() == 1 else None
+    return {"equation": step.equation, "filled": filled or vector(of_key), "value": value}
 
 
-def filled_in(filled: Filled) -> str:
-    """Write the numbers into the right side of an equation.
+def filled_in(filled: Filled | str) -> str:
+    """Write the numbers into the right side of an equation, unless it is a text already.
 
     Example:
         >>> import torch
         >>> filled_in(("tanh({} + {})", (torch.tensor([1.0, 2.0]), -0.5)))
         'tanh([1, 2] + −0.5)'
     """
+    if isinstance(filled, str):
+        return filled
     text, parts = filled
     return text.format(*map(_part, parts))
 

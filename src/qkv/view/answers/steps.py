@@ -1,5 +1,6 @@
 """The computation of the output of one query of one head, with the actual numbers; and of one weight."""
 
+from functools import partial
 from statistics import fmean
 from typing import Any, NamedTuple, final
 
@@ -12,9 +13,10 @@ from qkv.normalizers.base import Normalizer
 from qkv.normalizers.steps import NormalizedRow, equation_of, weighing
 from qkv.scores.base import Score
 from qkv.scores.steps import steps as score_steps
+from qkv.values.steps import Step
 from qkv.view.answers.head import Head
 from qkv.view.answers.rows import SceneRows, wide
-from qkv.view.answers.stage import DisplayedKeys, Stage, filled_in, number, stage_of
+from qkv.view.answers.stage import DisplayedKeys, as_json, line, number
 from qkv.view.scene import Layer
 from qkv.view.tokens import labels
 
@@ -49,7 +51,7 @@ def steps(rows: SceneRows, layer: int, head: int, query: int) -> dict[str, Any]:
     outputs = [rows.attended(layer, head_number, query).output for head_number in range(explained.layer.heads)]
     weighing = _weight_stages(explained.head.normalizer, explained.row)
     stages = [*_inputs(explained), *_scores(explained), *weighing, *_outputs(explained, keys, outputs)]
-    return {"stages": [stage.as_json(keys) for stage in stages]}
+    return {"stages": [as_json(step, keys) for step in stages]}
 
 
 class _ExplainedKeys(NamedTuple):
@@ -63,7 +65,7 @@ class _ExplainedKeys(NamedTuple):
 
     name: tuple[int, int, int, int]
     row: NormalizedRow
-    stages: list[Stage]
+    stages: list[Step]
 
 
 @final
@@ -98,7 +100,7 @@ class Cells:
         if not bool(explained.row.visible[key]):
             lines = [{"equation": "w = 0", "filled": "the mask hides this key from this query", "value": 0.0}]
             return {"lines": lines, "weight": weight}
-        return {"lines": [stage.line(column) for stage in explained.stages], "weight": weight}
+        return {"lines": [line(step, column) for step in explained.stages], "weight": weight}
 
     def _explained(self, name: tuple[int, int, int, int]) -> _ExplainedKeys:
         latest = self._latest
@@ -126,29 +128,29 @@ def _keys(rows: SceneRows, explained: _ExplainedQuery) -> DisplayedKeys:
     return DisplayedKeys(explained.row.keys, key_labels, explained.head.shape[1])
 
 
-def _inputs(explained: _ExplainedQuery) -> list[Stage]:
+def _inputs(explained: _ExplainedQuery) -> list[Step]:
     layer, head, keys = explained.layer, explained.head, explained.row.keys
     q = head.query[explained.query]
     stages = []
     equation, note = "q", "As passed to the attention."
     if layer.inputs is not None:
         x = layer.inputs.query_input[explained.query].detach()
-        stages.append(Stage("input", "x", "x", "vector", x))
+        stages.append(Step("input", "x", "x", "vector", x))
         weight, bias = layer.inputs.query_weight, layer.inputs.query_bias
         if weight is not None:
             projected = _rows_of_head(_linear(x, weight, bias), explained)
             equation, note = ("q = W x" if bias is None else "q = W x + b"), ""
             if projected.shape != q.shape or not _is_close(projected, q):
-                stages.append(Stage("projected", "W x", equation, "vector", projected))
+                stages.append(Step("projected", "W x", equation, "vector", projected))
                 equation, note = (
                     "q",
                     _MOVED,
                 )
     return [
         *stages,
-        Stage("query", "q", equation, "vector", q, note),
-        Stage("keys", "k", "k", "matrix", head.key[keys]),
-        Stage("values", "v", "v", "matrix", head.value[keys]),
+        Step("query", "q", equation, "vector", q, note),
+        Step("keys", "k", "k", "matrix", head.key[keys]),
+        Step("values", "v", "v", "matrix", head.value[keys]),
     ]
 
 
@@ -169,22 +171,22 @@ def _is_close(projected: Tensor, q: Tensor) -> bool:
     return torch.allclose(projected.to(q.dtype), q, rtol=relative, atol=absolute)
 
 
-def _scores(explained: _ExplainedQuery) -> list[Stage]:
+def _scores(explained: _ExplainedQuery) -> list[Step]:
     head, row = explained.head, explained.row
     stages = _score_stages(head.score, head.query[explained.query], head.key[row.keys])
     if explained.biases is not None:
         before, added = stages[-1].values, explained.biases[row.keys]
         equation = f"s = s + b, b: {head.bias.name if isinstance(head.bias, Bias) else 'a matrix'}"
         filled = lambda at: f"{number(before[at])} + {number(added[at])}"  # noqa: E731
-        stages.append(Stage("bias", "s", equation, "row", before + added, filled=filled))
+        stages.append(Step("bias", "s", equation, "row", before + added, filled=filled))
     if head.mask is not None:
         visible_keys = int(row.visible.sum())
         note = f"{visible_keys:,} of {len(row.visible):,} keys are visible to this query."
-        stages.append(Stage("mask", "s", "s, where the mask allows it", "row", row.at_displayed_keys(row.scores), note))
+        stages.append(Step("mask", "s", "s, where the mask allows it", "row", row.at_displayed_keys(row.scores), note))
     return stages
 
 
-def _score_stages(score: Score, query: Tensor, keys: Tensor) -> list[Stage]:
+def _score_stages(score: Score, query: Tensor, keys: Tensor) -> list[Step]:
     """Return the stages of the score of one query with some keys; the last stage is the score.
 
     Args:
@@ -200,10 +202,10 @@ def _score_stages(score: Score, query: Tensor, keys: Tensor) -> list[Stage]:
         >>> [stage.symbol for stage in _score_stages(ScaledDot(), torch.ones(4), torch.ones(2, 4))]
         ['q·k', 's']
     """
-    return [stage_of(step) for step in score_steps(score, wide(score, query), wide(score, keys))]
+    return list(score_steps(score, wide(score, query), wide(score, keys)))
 
 
-def _weight_stages(normalizer: Normalizer, row: NormalizedRow) -> list[Stage]:
+def _weight_stages(normalizer: Normalizer, row: NormalizedRow) -> list[Step]:
     """Return the stages from scores to weights; the last stage is the layer's own weights.
 
     Args:
@@ -217,14 +219,14 @@ def _weight_stages(normalizer: Normalizer, row: NormalizedRow) -> list[Stage]:
     equation = equation_of(normalizer)
     if not len(row.visible_scores()):
         note = "All keys are masked for this query: all weights are 0."
-        return [Stage("weights", "w", equation, "row", weights, note, of_weights=True)]
+        return [Step("weights", "w", equation, "row", weights, note, of_weights=True)]
     before = weighing(normalizer, row)
-    stages = [stage_of(step) for step in before.steps]
-    filled = (lambda i: filled_in(before.filled(row, i))) if before.text else None
-    return [*stages, Stage("weights", "w", equation, "row", weights, filled=filled, of_weights=True)]
+    stages = list(before.steps)
+    filled = partial(before.filled, row) if before.text else None
+    return [*stages, Step("weights", "w", equation, "row", weights, filled=filled, of_weights=True)]
 
 
-def _outputs(explained: _ExplainedQuery, keys: DisplayedKeys, outputs: list[Tensor]) -> list[Stage]:
+def _outputs(explained: _ExplainedQuery, keys: DisplayedKeys, outputs: list[Tensor]) -> list[Step]:
     head, row = explained.head, explained.row
     weighted = row.weights[row.keys, None] * head.value[row.keys]
     names = keys.labels
@@ -232,15 +234,15 @@ def _outputs(explained: _ExplainedQuery, keys: DisplayedKeys, outputs: list[Tens
         weighted = torch.cat([weighted, (explained.output - weighted.sum(0))[None]])
         names = (*names, "all others")
     stages = [
-        Stage("weighted values", "w v", "w v", "matrix", weighted, labels=names),
-        Stage("sum", "o", "o = Σ w v", "vector", explained.output),
+        Step("weighted values", "w v", "w v", "matrix", weighted, labels=names),
+        Step("sum", "o", "o = Σ w v", "vector", explained.output),
     ]
     if explained.layer.heads > 1 or explained.layer.output is not None:
         joined = torch.cat(outputs)
-        stages.append(Stage("concatenated heads", "[o₁ … o_H]", "[o₁; …; o_H]", "vector", joined))
+        stages.append(Step("concatenated heads", "[o₁ … o_H]", "[o₁; …; o_H]", "vector", joined))
         if explained.layer.output is not None:
             weight, bias = explained.layer.output
             y = _linear(joined, weight, bias)
             equation = "y = W [o₁; …; o_H]" + ("" if bias is None else " + b")
-            stages.append(Stage("output projection", "y", equation, "vector", y))
+            stages.append(Step("output projection", "y", equation, "vector", y))
     return stages

@@ -1,6 +1,9 @@
 """Attention as a function: any score, normalizer and mask, on any backend."""
 
+import functools
+import inspect
 from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -26,6 +29,9 @@ from qkv.shapes import Shape
 from qkv.values.checked import checked
 from qkv.values.execution import readable
 from qkv.values.sharded import ACTIVE
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @explain_out_of_memory
@@ -102,6 +108,26 @@ def attention_alone(query: Tensor, key: Tensor, value: Tensor, arguments: Argume
     return _ungrouped(output, leading, 2) if arguments.enable_gqa else output
 
 
+def _with_arguments_of(
+    original: Callable[P, object],
+) -> Callable[[Callable[[Tensor, Tensor, Tensor, Arguments, str], R]], Callable[P, R]]:
+    """Give a function of tensors, other arguments and backend the parameters of `attention`, which stand there once."""
+    signature = inspect.signature(original)
+    defaults = {name: signature.parameters[name].default for name in Arguments._fields}
+
+    def decorate(compute: Callable[[Tensor, Tensor, Tensor, Arguments, str], R]) -> Callable[P, R]:
+        @functools.wraps(compute)
+        def run(query: Tensor, key: Tensor, value: Tensor, *, backend: str = "auto", **options: Any) -> R:
+            return compute(query, key, value, Arguments(**{**defaults, **options}), backend)
+
+        result = compute.__annotations__["return"]
+        run.__signature__ = signature.replace(return_annotation=result)  # type: ignore[attr-defined]
+        run.__annotations__ = {**original.__annotations__, "return": result}
+        return cast("Callable[P, R]", run)
+
+    return decorate
+
+
 def decoder_for(
     query: Tensor, key: Tensor, value: Tensor, score: Score, normalizer: Normalizer | None, mask: Mask | Tensor | None
 ) -> Callable[[Tensor], Tensor] | None:
@@ -130,19 +156,9 @@ def decoder_for(
 
 
 @explain_out_of_memory
+@_with_arguments_of(attention)
 def attention_with_weights(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    score: Score = SCALED_DOT,
-    normalizer: Normalizer | None = None,
-    mask: Mask | Tensor | None = None,
-    bias: Tensor | Bias | None = None,
-    dropout: float = 0.0,
-    generator: torch.Generator | None = None,
-    enable_gqa: bool = False,
-    backend: str = "auto",
+    query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, backend: str
 ) -> tuple[Tensor, Tensor]:
     """Compute attention and return its weights too; the output has the same bits as that of `attention`.
 
@@ -166,7 +182,6 @@ def attention_with_weights(
         >>> torch.allclose(weights @ value, output, atol=1e-6), torch.allclose(weights.sum(-1), torch.ones(5))
         (True, True)
     """
-    arguments = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
     if ACTIVE:
         sharded: tuple[Tensor, Tensor] = ACTIVE[-1].attend(query, key, value, arguments, backend, "weights")
         return sharded
@@ -197,19 +212,9 @@ def attention_with_weights_alone(
 
 
 @explain_out_of_memory
+@_with_arguments_of(attention)
 def attention_with_state(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    score: Score = SCALED_DOT,
-    normalizer: Normalizer | None = None,
-    mask: Mask | Tensor | None = None,
-    bias: Tensor | Bias | None = None,
-    dropout: float = 0.0,
-    generator: torch.Generator | None = None,
-    enable_gqa: bool = False,
-    backend: str = "auto",
+    query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, backend: str
 ) -> tuple[Tensor, RowState]:
     """Compute attention and return the state of each row too (for softmax: the log-sum-exp).
 
@@ -231,7 +236,6 @@ def attention_with_state(
         >>> qkv.attention_with_state(query, key, value)[1].lse
         tensor([1.6094, 1.6094, 1.6094, 1.6094, 1.6094], dtype=torch.float64)
     """
-    arguments = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
     if ACTIVE:
         sharded: tuple[Tensor, RowState] = ACTIVE[-1].attend(query, key, value, arguments, backend, "state")
         return sharded
@@ -278,20 +282,8 @@ def _may_cancel(problem: Problem, call: Call) -> bool:
 
 @checked
 @explain_arguments(ATTENTION)
-def explain(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    score: Score = SCALED_DOT,
-    normalizer: Normalizer | None = None,
-    mask: Mask | Tensor | None = None,
-    bias: Tensor | Bias | None = None,
-    dropout: float = 0.0,
-    generator: torch.Generator | None = None,
-    enable_gqa: bool = False,
-    backend: str = "auto",
-) -> Plan:
+@_with_arguments_of(attention)
+def explain(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, backend: str) -> Plan:
     """Describe how `attention` would compute a call: which backend, why, at what cost, and why not the others.
 
     Args:
@@ -313,8 +305,7 @@ def explain(
         hint = "Call qkv.distributed.explain with the part that shard returned."
         raise UnsupportedError("explain", "a call of one process", "a call inside of a shard", hint)
     # With its own generator, as looking at a plan must not change what is drawn next.
-    arguments = Arguments(score, normalizer, mask, bias, dropout, torch.Generator(), enable_gqa)
-    problem, call, _ = describe(query, key, value, arguments)
+    problem, call, _ = describe(query, key, value, arguments._replace(generator=torch.Generator()))
     return plan_for(problem, backend).inspected(call)
 
 

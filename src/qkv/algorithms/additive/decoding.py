@@ -8,8 +8,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from qkv.algorithms.additive import operators
-from qkv.engine.autograd import second_derivative_error
+from qkv.algorithms.additive import direct, operators
+from qkv.engine.autograd import forbid_differentiation
 
 
 @final
@@ -36,14 +36,10 @@ class Steps:
 
     def forward(self, query: Tensor) -> tuple[Any, ...]:
         """Return output, largest scores and sums, as arrays."""
-        from qkv.algorithms.additive import direct
-
         return direct.forward(self._inputs(query), self._ranges, 0, None, None)
 
     def backward(self, query: Tensor, rows: tuple[Any, ...], grad: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradients of query and vector."""
-        from qkv.algorithms.additive import direct
-
         request = (grad.contiguous().numpy(), None, False, False)
         gradients = direct.backward(self._inputs(query), self._ranges, 0, None, None, rows, request)
         return torch.from_numpy(gradients[0]), torch.from_numpy(gradients[3])
@@ -66,22 +62,7 @@ class _DecodingStep(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         query, output, *_ = ctx.saved_tensors
-        arguments = ctx.steps, ctx.rows, query, output, grad
-        # A separate function, so that differentiating a second time raises a clear error.
-        return *(_StepBackward.apply(*arguments) if torch.is_grad_enabled() else _step_gradients(*arguments)), None  # type: ignore[no-untyped-call]
-
-
-def _step_gradients(
-    steps: Steps, rows: tuple[Any, ...], query: Tensor, output: Tensor, grad: Tensor
-) -> tuple[Tensor, Tensor]:
-    return steps.backward(query, (output.detach().numpy(), *rows), grad.detach())
-
-
-class _StepBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
-        return _step_gradients(*arguments)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> Any:
-        raise second_derivative_error("fused")
+        gradients: tuple[Any, ...] = ctx.steps.backward(query, (output.detach().numpy(), *ctx.rows), grad.detach())
+        if torch.is_grad_enabled():
+            gradients = forbid_differentiation("fused", gradients, (grad, *ctx.saved_tensors))
+        return *gradients, None

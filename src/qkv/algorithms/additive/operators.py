@@ -2,20 +2,20 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from qkv.algorithms.additive import factored
+from qkv.algorithms.additive.factored import Factors
 from qkv.engine.autograd import differentiable_by, operator_arguments
 from qkv.engine.derivatives import Constants, Terms, differentiable_gradients, second_gradients, visibility_of
+from qkv.engine.key_ranges import Drop, KeyRanges, first_diagonal, key_ranges
 from qkv.engine.mechanism import Mechanism
 from qkv.masks.lower import Visibility
 from qkv.scores.pointwise import Linear
-
-if TYPE_CHECKING:
-    from qkv.algorithms.additive.factored import Factors
-    from qkv.engine.key_ranges import Drop, KeyRanges
 
 
 class Items(NamedTuple):
@@ -76,9 +76,9 @@ def apply(items: Items, rule: str, dropout: float, state: bool = True, compiled:
 class _Prepared(NamedTuple):
     """What forward and backward pass compute with, besides the tensors."""
 
-    factors: "Factors"
-    ranges: "KeyRanges"
-    drop: "Drop | None"
+    factors: Factors
+    ranges: KeyRanges
+    drop: Drop | None
 
 
 def as_array(x: Tensor | None) -> Any:
@@ -87,9 +87,6 @@ def as_array(x: Tensor | None) -> Any:
 
 
 def _prepare(items: Items, dropout: float) -> _Prepared:
-    from qkv.algorithms.additive import factored
-    from qkv.engine.key_ranges import Drop
-
     ranges = key_ranges_of(items)
     factors = factored.factor(as_array(items.query), as_array(items.key), as_array(items.vector), ranges)
     drop = None if items.seed is None else Drop(int(items.seed), dropout)
@@ -97,19 +94,13 @@ def _prepare(items: Items, dropout: float) -> _Prepared:
 
 
 @lru_cache(maxsize=64)
-def _all_visible_ranges(count: int, queries: int, keys: int, dtype: Any) -> "KeyRanges":
+def _all_visible_ranges(count: int, queries: int, keys: int, dtype: Any) -> KeyRanges:
     """Return key ranges for the case that all keys are visible and every item has the same vector."""
-    from qkv.engine.key_ranges import key_ranges
-
     return key_ranges(dtype, count, queries, keys)
 
 
-def key_ranges_of(items: Items) -> "KeyRanges":
+def key_ranges_of(items: Items) -> KeyRanges:
     """Return the keys that each row may see, in the form that the kernels take."""
-    import numpy as np
-
-    from qkv.engine.key_ranges import KeyRanges, first_diagonal
-
     (count, queries, _), keys = items.query.shape, items.key.shape[1]
     dtype = np.dtype(np.float32 if items.query.dtype == torch.float32 else np.float64)
     if all(x is None for x in items[_VECTOR_INDEX:_SHIFT]):
@@ -131,8 +122,6 @@ def key_ranges_of(items: Items) -> "KeyRanges":
 
 def _forward(items: Items, rule: Any, state: bool, prepared: _Prepared) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the output, the lse, and the two parts of the lse that the backward pass needs."""
-    from qkv.algorithms.additive import factored
-
     rows = factored.forward(
         prepared.factors, as_array(items.value), prepared.ranges, rule, shift=as_array(items.shift), drop=prepared.drop
     )
@@ -157,8 +146,6 @@ def _backward(
 
     `requested`: whether to compute the gradients of the bias, and of keys and values.
     """
-    from qkv.algorithms.additive import factored
-
     gradients = factored.backward(
         prepared.factors,
         as_array(items.vector),

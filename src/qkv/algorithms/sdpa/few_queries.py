@@ -8,6 +8,7 @@ and does not read masked keys at all. The result is exact: the pass evaluates th
 import torch
 from torch import Tensor
 
+from qkv.algorithms.sdpa.few_queries_parallel import attend
 from qkv.algorithms.sdpa.flash import refuses_mechanism
 from qkv.algorithms.sdpa.operands import by_head, contiguous_last_dim, products_of
 from qkv.compiled import available
@@ -70,8 +71,6 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, scale: float, state: bool
 ) -> tuple[Tensor, Tensor | None]:
-    from qkv.algorithms.sdpa.few_queries_parallel import attend
-
     items, heads, queries, width = query.shape
     keys, value_width = value.shape[2:]
     q, k, v = (as_strided_array(contiguous_last_dim(x)) for x in (query, key, value))

@@ -12,22 +12,29 @@ weights are small on average are computed pair by pair (`light_rows`).
 | boxcar, Epanechnikov | within the support: polynomials of a − b | 1/total, 1/count or 1 | of the polynomial |
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qkv.algorithms.sorted import prefix_sums
+from qkv.algorithms.sorted import light_rows, prefix_sums
+from qkv.algorithms.sorted.light_rows import BoundedKernel, LightRows
 from qkv.algorithms.sorted.prefix_sums import LineOperands
+from qkv.algorithms.sorted.two_pointer_parallel import (
+    NONE_2D,
+    PointRows,
+    Points,
+    SourceFactors,
+    Support,
+    TargetFactors,
+    sides,
+    windows,
+)
 from qkv.engine.problem import Problem
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, Leaky
 from qkv.values.mapped import by_sample
-
-if TYPE_CHECKING:
-    from qkv.algorithms.sorted.light_rows import BoundedKernel, LightRows
-    from qkv.algorithms.sorted.two_pointer_parallel import Points, Support
 
 Numbers = NDArray[Any]
 Doubles = NDArray[np.float64]
@@ -61,11 +68,11 @@ class _Saved(NamedTuple):
         light: the rows that are computed pair by pair; None if there are none.
     """
 
-    queries: "Points"
-    keys: "Points"
+    queries: Points
+    keys: Points
     factor: Doubles
     state: Doubles
-    light: "LightRows | None" = None
+    light: LightRows | None = None
 
 
 class _Gradients(NamedTuple):
@@ -173,10 +180,8 @@ def _flat(x: Tensor) -> Numbers:
     return array
 
 
-def _sort(x: Tensor, visible: Tensor | None) -> "Points":
+def _sort(x: Tensor, visible: Tensor | None) -> Points:
     """Sort the coordinates of each item, with masked ones last."""
-    from qkv.algorithms.sorted.two_pointer_parallel import Points
-
     rows = _flat(x).reshape(-1, x.shape[-1])
     items, length = rows.shape
     if visible is None:
@@ -206,8 +211,6 @@ def _inverse(total: Doubles) -> Doubles:
 
 def _rectified(problem: Problem, operands: LineOperands) -> tuple[Numbers, _Saved]:
     """Return Σ leaky(a + b) v."""
-    from qkv.algorithms.sorted.two_pointer_parallel import NONE_2D, PointRows, SourceFactors, TargetFactors, sides
-
     queries, keys = _sort(operands.a, None), _sort(operands.b, operands.visible)
     factor, slopes = _query_factor(problem, operands), _side_slopes(problem)
     ones, b = np.ones(keys.coordinates.size), keys.coordinates.astype(np.float64)
@@ -218,8 +221,6 @@ def _rectified(problem: Problem, operands: LineOperands) -> tuple[Numbers, _Save
 
 
 def _rectified_back(problem: Problem, operands: LineOperands, saved: _Saved, upstream: _Upstream) -> _Gradients:
-    from qkv.algorithms.sorted.two_pointer_parallel import NONE_2D, PointRows, SourceFactors, TargetFactors, sides
-
     queries, keys, factor, _, _ = saved
     wants_a, wants_b, wants_value, wants_scale = upstream.needs_grad
     slopes, ones, zeros = _side_slopes(problem), np.ones(keys.coordinates.size), np.zeros(queries.coordinates.size)
@@ -253,7 +254,7 @@ class _Exponents(NamedTuple):
     largest: Doubles
 
 
-def _exponents(problem: Problem, queries: "Points", keys: "Points", visible: Tensor | None) -> _Exponents:
+def _exponents(problem: Problem, queries: Points, keys: Points, visible: Tensor | None) -> _Exponents:
     slope = _slope(problem)
     items = keys.counts.size
     b = keys.coordinates.astype(np.float64).reshape(items, -1)
@@ -275,8 +276,6 @@ def _exponents(problem: Problem, queries: "Points", keys: "Points", visible: Ten
 
 def _exponential(problem: Problem, operands: LineOperands) -> tuple[Numbers, _Saved]:
     """Return Σ exp(leaky(a + b)) v / Σ exp(leaky(a + b))."""
-    from qkv.algorithms.sorted.two_pointer_parallel import NONE_2D, PointRows, SourceFactors, TargetFactors, sides
-
     queries, keys = _sort(operands.a, None), _sort(operands.b, operands.visible)
     exponents = _exponents(problem, queries, keys, operands.visible)
     source_rows = PointRows(_flat(operands.value), np.ones(keys.coordinates.size))
@@ -288,8 +287,6 @@ def _exponential(problem: Problem, operands: LineOperands) -> tuple[Numbers, _Sa
 
 
 def _exponential_back(problem: Problem, operands: LineOperands, saved: _Saved, upstream: _Upstream) -> _Gradients:
-    from qkv.algorithms.sorted.two_pointer_parallel import NONE_2D, PointRows, SourceFactors, TargetFactors, sides
-
     queries, keys, factor, _, _ = saved
     wants_a, wants_b, wants_value, wants_scale = upstream.needs_grad
     exponents = _exponents(problem, queries, keys, operands.visible)
@@ -315,9 +312,7 @@ def _scales(problem: Problem, operands: LineOperands) -> Doubles:
     return _flat(operands.scale.expand(*operands.a.shape[:-1], 1) if problem.leading else operands.scale)
 
 
-def _support(problem: Problem, operands: LineOperands) -> "Support":
-    from qkv.algorithms.sorted.two_pointer_parallel import Support
-
+def _support(problem: Problem, operands: LineOperands) -> Support:
     scale = _scales(problem, operands)
     return Support(_kind(problem), scale.astype(_flat(operands.a[..., :0]).dtype), np.sqrt(scale))
 
@@ -332,9 +327,6 @@ def _kind(problem: Problem) -> int:
 
 def _window(problem: Problem, operands: LineOperands) -> tuple[Numbers, _Saved]:
     """Return Σ f(a − b) v, divided by Σ f(a − b) if the normalizer is `sum`."""
-    from qkv.algorithms.sorted import light_rows
-    from qkv.algorithms.sorted.two_pointer_parallel import PointRows, windows
-
     queries, keys = _sort(operands.a, None), _sort(operands.b, operands.visible)
     factor, ones, summed = _query_factor(problem, operands), np.ones(keys.coordinates.size), problem.normalizer == "sum"
     # All queries of an item see the same keys.
@@ -351,21 +343,16 @@ def _window(problem: Problem, operands: LineOperands) -> tuple[Numbers, _Saved]:
     return sums.values, _Saved(queries, keys, _inverse(sums.totals), sums.totals, light)
 
 
-def _kernel(problem: Problem, operands: LineOperands) -> "BoundedKernel":
-    from qkv.algorithms.sorted.light_rows import BoundedKernel
-
+def _kernel(problem: Problem, operands: LineOperands) -> BoundedKernel:
     return BoundedKernel(_kind(problem), _scales(problem, operands))
 
 
-def _columns(rows: Numbers, points: "Points") -> Numbers:
+def _columns(rows: Numbers, points: Points) -> Numbers:
     """View flat rows as (R·N, V)."""
     return rows.reshape(points.coordinates.size, -1)
 
 
 def _window_back(problem: Problem, operands: LineOperands, saved: _Saved, upstream: _Upstream) -> _Gradients:
-    from qkv.algorithms.sorted import light_rows
-    from qkv.algorithms.sorted.two_pointer_parallel import PointRows, windows
-
     queries, keys, factor, total, light = saved
     wants_a, wants_b, wants_value, wants_scale = upstream.needs_grad
     support, is_boxcar = _support(problem, operands), isinstance(problem.pointwise, BoxcarShape)

@@ -32,7 +32,6 @@ COUNT = textwrap.dedent(
 QUICK = (
     "packed_kernel.product_alone",
     "layout_kernel.lay_out",
-    "squared_norms_kernel.square",
     "few_queries_kernel.append",
 )
 """The fastest to compile, among kernels with explicit registers and kernels with loops that request wide ones."""

@@ -281,7 +281,6 @@ LARGER = {
     "rowwise.distance_rows": ((2, 3), 60, 70, 4, F32, {"score": Gaussian(1.5), "mask": causal()}),
     "rowwise.distance_rows root": ((2, 3), 60, 70, 4, F32, {"score": Epanechnikov(9.0, 1), "mask": causal()}),
     "rowwise.distance_tiles": ((2, 3), 60, 70, 4, F32, {"score": Boxcar(2.0)}),
-    "rowwise.near_points": ((2, 3), 60, 70, 4, F32, {"score": Epanechnikov(6.0)}),
     "rowwise.augmented_dot": ((2, 3), 60, 70, 4, F32, {"score": SquaredDistance(1.5), "normalizer": Softmax()}),
     "tiled.blocked": ((2, 3), 300, 600, 6, F64, {"normalizer": Mean(), "dropout": 0.2}),
     "tiled.user_scores": ((2, 3), 30, 40, 6, F64, {"score": lambda q, k: (q @ k.mT).sin()}),

@@ -116,11 +116,11 @@ def run_in_chunks(
         each: chunks for each of PyTorch's threads; fewer will do if all items take equally long.
 
     Example:
-        >>> from qkv.algorithms.rowwise.squared_norms_kernel import square
-        >>> norms = np.empty(2)
-        >>> run_in_chunks(square, norms.dtype, 2, 0.0, (np.array([[3.0, 4.0], [0.0, 1.0]]), norms))
-        >>> norms
-        array([25.,  1.])
+        >>> from qkv.algorithms.rowwise.entmax_kernel import entmax
+        >>> scores, tau, scratch = np.array([[[1.0, 0.5]]]), np.empty((1, 1)), (((3,), "f8"), ((64,), "f8"))
+        >>> run_in_chunks(entmax, scores.dtype, 1, 0.0, (np.array([2.0]), scores, tau), scratch)
+        >>> scores, tau
+        (array([[[0.75, 0.25]]]), array([[0.25]]))
     """
     assert len(scratch) == kernel.scratch, kernel.signature
     if openmp.available():

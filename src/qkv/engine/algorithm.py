@@ -69,8 +69,6 @@ class Algorithm:
         reads_hidden_keys: whether keys and values that no query may see must be zeroed first.
         prepare_loop: returns a function that attends to a call's fixed keys and values one query at a time, without
             gradients, for decoding; None if that would save no time.
-        direct: returns a function of query, key and value for calls like this one, whose mechanism holds no tensor; the
-            choices that depend on sizes and numbers alone are made once. None if there is no such function.
         bind: returns a function that computes the output of calls like this one, without a row state and outside of
             autocast; the choices that depend on sizes and numbers alone are made once. None if `run` makes few.
         row_state: returns how it computes a row state that takes an extra pass, for `explain`; None if it takes none.
@@ -90,6 +88,5 @@ class Algorithm:
     quadratic: bool = False
     reads_hidden_keys: bool = True
     prepare_loop: Callable[[Problem, Call], Callable[[Tensor], Tensor] | None] | None = None
-    direct: Callable[[Problem, Call], Callable[[Tensor, Tensor, Tensor], Tensor] | None] | None = None
     bind: Callable[[Problem, Call], Callable[[Call], Tensor] | None] | None = None
     row_state: Callable[[Problem], str | None] = _no_extra_pass

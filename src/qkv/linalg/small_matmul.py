@@ -15,7 +15,7 @@ import numpy as np
 from qkv.compiled import registers
 from qkv.compiled.codegen import intrinsic, ir, types
 from qkv.compiled.kernels import helper
-from qkv.compiled.register_math import fma
+from qkv.compiled.register_math import fma, tanh
 from qkv.compiled.registers import ROUND
 from qkv.compiled.target import WIDE
 
@@ -23,7 +23,6 @@ ROWS = 8
 """Rows of a tile: with two registers of columns, enough independent sums to hide the latency of an addition."""
 _TILE_REGISTERS = 2 if WIDE else 1
 """Registers of columns in a tile, except at the last columns."""
-_UNROLLED = 4
 _REGISTER = ir.VectorType(ir.FloatType(), ROUND)
 # Unsigned, because Numba checks each signed index for being negative.
 LANES, PAIR, BLOCK, N0, N1 = (
@@ -39,14 +38,16 @@ class _Terms(NamedTuple):
     """What the terms of a sum are, as instructions that add one term to a register.
 
     Attributes:
-        add: `(builder, number, part, own, total) -> total`, with a number of the left matrix, broadcast; a register of
-            the right matrix's row; and the register of the third matrix that lies where the sum goes, None if there is
-            none.
+        add: `(builder, number, part, third, total) -> total`, with a number of the left matrix, broadcast; a register
+            of the right matrix's row; and of the third matrix the register that lies where the sum goes, and the number
+            of the term, broadcast.
         rows: how many rows are summed at a time.
+        unrolled: how many terms an iteration adds.
     """
 
     add: Callable[..., Any]
     rows: int
+    unrolled: int
 
 
 def _product(builder, number, part, _, total):
@@ -58,14 +59,18 @@ def _squared_difference(builder, number, part, _, total):
     return fma(builder, difference, difference, total)
 
 
-def _weighted_difference(builder, number, part, own, total):
-    return fma(builder, number, builder.fsub(own, part), total)
+def _weighted_difference(builder, number, part, third, total):
+    return fma(builder, number, builder.fsub(third[0], part), total)
+
+
+def _weighted_tanh(builder, number, part, third, total):
+    return fma(builder, third[1], tanh(builder, builder.fadd(number, part)), total)
 
 
 _HALF = ROWS if WIDE else ROWS // 2
 """A difference needs registers of its own: on processors that have sixteen, sums of four rows leave room for it."""
-_PRODUCT, _DISTANCE = _Terms(_product, ROWS), _Terms(_squared_difference, _HALF)
-_DIFFERENCE = _Terms(_weighted_difference, _HALF)
+_PRODUCT, _DISTANCE = _Terms(_product, ROWS, 4), _Terms(_squared_difference, _HALF, 4)
+_DIFFERENCE, _TANH = _Terms(_weighted_difference, _HALF, 4), _Terms(_weighted_tanh, _HALF, 1)
 
 
 def _tile_function(register_count, kind):
@@ -78,18 +83,19 @@ def _tile_function(register_count, kind):
             c, a, b, d = (builder.gep(start, [arguments[i]]) for start, i in zip(data, (1, 4, 8, 12), strict=True))
             of_c, of_a, by, of_b, terms, of_d = (arguments[i] for i in (2, 5, 6, 9, 10, 13))
 
+            def broadcast_at(pointer, index):
+                return registers.broadcast(builder, builder.load(builder.gep(pointer, [index])), _REGISTER)
+
             def row(matrix, stride, i, k):
                 return builder.gep(matrix, [builder.add(builder.mul(stride, registers.WORD(i)), registers.WORD(k))])
 
-            unrolled = builder.and_(terms, registers.WORD(-_UNROLLED))
+            unrolled = builder.and_(terms, registers.WORD(-kind.unrolled))
             for start in range(0, ROWS, kind.rows):
                 rows = range(start, start + kind.rows)
                 places = [(i, k * ROUND) for i in rows for k in range(register_count)]
                 lefts = [row(a, of_a, i, 0) for i in rows]
-                own = [
-                    registers.load(builder, row(d, of_d, *place), _REGISTER) if kind is _DIFFERENCE else None
-                    for place in places
-                ]
+                # LLVM drops what a kind does not use.
+                own = [registers.load(builder, row(d, of_d, *place), _REGISTER) for place in places]
 
                 def body(term, totals, count, lefts=lefts, own=own):
                     for at in (builder.add(term, registers.WORD(t)) for t in range(count)):
@@ -98,18 +104,17 @@ def _tile_function(register_count, kind):
                             registers.load(builder, builder.gep(right, [registers.WORD(k * ROUND)]), _REGISTER)
                             for k in range(register_count)
                         ]
-                        sums = []
-                        for pointer in lefts:
-                            number = registers.broadcast(builder, builder.load(builder.gep(pointer, [left])), _REGISTER)
-                            for part in parts:
-                                at_sum = len(sums)
-                                sums.append(kind.add(builder, number, part, own[at_sum], totals[at_sum]))
-                        totals = sums
+                        numbers, weight = [broadcast_at(pointer, left) for pointer in lefts], broadcast_at(d, at)
+                        pairs = [(number, part) for number in numbers for part in parts]
+                        totals = [
+                            kind.add(builder, *pair, (third, weight), total)
+                            for pair, third, total in zip(pairs, own, totals, strict=True)
+                        ]
                     return totals
 
                 sums = [ir.Constant(_REGISTER, [0.0] * ROUND)] * len(places)
                 sums = registers.loop(
-                    builder, registers.WORD(0), unrolled, _UNROLLED, sums, lambda t, x: body(t, x, _UNROLLED)
+                    builder, registers.WORD(0), unrolled, kind.unrolled, sums, lambda t, x: body(t, x, kind.unrolled)
                 )
                 sums = registers.loop(builder, unrolled, terms, 1, sums, lambda t, x: body(t, x, 1))
                 for place, total in zip(places, sums, strict=True):
@@ -123,7 +128,7 @@ def _tile_function(register_count, kind):
 
 _product_register, _product_tile = (_tile_function(count, _PRODUCT) for count in (1, _TILE_REGISTERS))
 _distance_register, _distance_tile = (_tile_function(count, _DISTANCE) for count in (1, _TILE_REGISTERS))
-_difference_register = _tile_function(1, _DIFFERENCE)
+_difference_register, _tanh_register = _tile_function(1, _DIFFERENCE), _tile_function(1, _TANH)
 
 
 @intrinsic
@@ -195,29 +200,34 @@ def multiply_visible(c, to, width, a, x, of_a, b, ranges, block):
     multiply_rows(c, to, width, a, x + low, of_a, N1, b, low * width, width, high - low, width)
 
 
-@helper
-def multiply_panels(c, to, padded_keys, a, width, panels, ranges, block):
-    """c ← a·bᵀ for a block of rows, of which b is given by panels; only panels with visible keys are computed."""
-    for panel in range(ranges[block, 0] // PAIR * PAIR, ranges[block, 1], PAIR):
-        panel_width = min(PAIR, padded_keys - panel)
-        x, y = block * BLOCK * width, panel * width
-        multiply_rows(c, to + panel, padded_keys, a, x, width, N1, panels, y, panel_width, width, panel_width)
+def _to_panels(register, tile=None):
+    """Return a function that computes c from a block of rows of a, and from b by panels, by a function of tiles.
+
+    Only panels with visible keys are computed. `third` is the third matrix of the terms.
+    """
+    wide = register if tile is None else tile
+    step = LANES if tile is None else PAIR
+
+    @helper
+    def run(c, to, padded_keys, a, width, panels, ranges, block, third):
+        for panel in range(ranges[block, 0] // PAIR * PAIR, ranges[block, 1], PAIR):
+            panel_width, x = min(PAIR, padded_keys - panel), block * BLOCK * width
+            for j in range(N0, panel_width, step):
+                at, y = to + panel + j, panel * width + j
+                if panel_width - j < step:
+                    register(c, at, padded_keys, a, x, width, N1, panels, y, panel_width, width, third, N0, width)
+                else:
+                    wide(c, at, padded_keys, a, x, width, N1, panels, y, panel_width, width, third, N0, width)
+
+    return run
 
 
-@helper
-def distances_to_panels(c, to, padded_keys, a, width, panels, ranges, block):
-    """c ← ‖a − b‖² for a block of rows, by subtraction; otherwise as `multiply_panels`."""
-    for panel in range(ranges[block, 0] // PAIR * PAIR, ranges[block, 1], PAIR):
-        panel_width = min(PAIR, padded_keys - panel)
-        x, y = block * BLOCK * width, panel * width
-        if panel_width == PAIR:
-            _distance_tile(
-                c, to + panel, padded_keys, a, x, width, N1, panels, y, panel_width, width, a, x, width
-            )  # fmt: skip
-        else:
-            _distance_register(
-                c, to + panel, padded_keys, a, x, width, N1, panels, y, panel_width, width, a, x, width
-            )  # fmt: skip
+multiply_panels = _to_panels(_product_register, _product_tile)
+"""c ← a·bᵀ."""
+distances_to_panels = _to_panels(_distance_register, _distance_tile)
+"""c ← ‖a − b‖², by subtraction."""
+tanh_to_panels = _to_panels(_tanh_register)
+"""c ← Σ v tanh(a + b), where v is the third matrix, a row."""
 
 
 @helper

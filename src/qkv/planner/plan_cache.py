@@ -28,9 +28,9 @@ from qkv.engine.describe import (
 from qkv.engine.position_bias import PositionBias, position_bias
 from qkv.engine.problem import Call
 from qkv.errors import UnsupportedError
-from qkv.masks.base import Grid, as_mask
+from qkv.masks.base import Grid, Mask, as_mask
 from qkv.masks.lower import Visibility, lower
-from qkv.masks.patterns import expect_lengths, is_plain_causal
+from qkv.masks.patterns import Lengths, expect_lengths, is_plain_causal
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.catalog import NORMALIZERS
 from qkv.planner.plan import Plan, plan_for
@@ -63,7 +63,7 @@ class CachedPlan(NamedTuple):
         groups: key heads, and query heads for each; None if heads are not grouped.
         visibility: the lowered mask, if it depends on the sizes alone.
         mechanism: returns the score and the normalizer of a call as algorithms take them.
-        direct: computes a call from query, key and value alone, if the algorithm can.
+        rest: what calls hold besides query, key and value; None if that differs between them.
         bound: computes a call, with every choice made that sizes and numbers decide.
     """
 
@@ -72,13 +72,17 @@ class CachedPlan(NamedTuple):
     groups: tuple[int, int] | None
     visibility: Visibility | None
     mechanism: Callable[[Arguments], tuple[Score, Normalizer]]
-    direct: Callable[[Tensor, Tensor, Tensor], Tensor] | None
+    rest: tuple[Any, ...] | None
     bound: Callable[[Call], Tensor]
 
 
 _TRACES_NOTHING = TorchVersion(torch.__version__) < "2.11"
 PLANS: dict[CacheKey, CachedPlan] = {}
 """The stored plans, by `cache_key`."""
+FEW = 64
+"""The most lengths of a mask that is stored, and the most such masks: comparing takes less than lowering again."""
+LENGTHS: dict[tuple[Any, ...], Visibility] = {}
+"""The lowered masks of few lengths, by sizes and numbers."""
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, backend: str) -> tuple[Tensor, Shape]:
@@ -111,9 +115,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, back
         cached = None if lookup is None else _store(lookup, plan, call, leading, arguments)
         if cached is None:
             return plan.output(call), leading
-    if cached.direct is not None and not forks.lost:
-        return cached.direct(query, key, value), cached.leading
-    if call is None:
+    if call is None and cached.rest is not None:
+        call = Call(query, key, value, *cached.rest)
+    elif call is None:
         call = _call(query, key, value, arguments, cached, visibility)
     output = cached.plan.run_outside_autocast(call).output if forks.lost else cached.bound(call)
     return output, cached.leading
@@ -183,17 +187,16 @@ def _store(lookup: CacheKey, plan: Plan, call: Call, leading: Shape, arguments: 
     if fixed and any(x.is_inference() for x in call.visibility.bounds or () if x is not None):
         # A tensor made in inference mode cannot be used outside of it.
         return None
-    numbers = not tensors_in((arguments.score, arguments.normalizer))
-    direct = plan.candidates[0].direct
     groups = call.visibility.groups
-    direct_call = None if direct is None or not (numbers and fixed) or groups else direct(plan.problem, call)
+    varies = groups or arguments.bias is not None or arguments.dropout
+    same = fixed and not varies and not tensors_in((arguments.score, arguments.normalizer))
     cached = CachedPlan(
         plan,
         leading,
         groups,
         call.visibility if fixed else None,
         _mechanism_of(arguments, call.query.dtype),
-        direct_call,
+        call[3:] if same else None,
         plan.bound(call),
     )
     PLANS[lookup] = cached
@@ -292,9 +295,32 @@ def _lowered(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments) ->
     item_dims = 3 if arguments.enable_gqa else 2
     if query.ndim < item_dims or not query.shape[:-item_dims] == key.shape[:-item_dims] == value.shape[:-item_dims]:
         return None
+    grid = Grid.of(query, key)
+    lengths = _lengths(mask, grid)
+    if lengths is not None and lengths in LENGTHS:
+        return LENGTHS[lengths]
     if not all(map(_may_be_read, tensors_in(mask))):
         return None
-    grid = Grid.of(query, key)
+    if lengths is None:
+        return _checked_and_lowered(mask, grid)
+    if len(LENGTHS) >= FEW:
+        LENGTHS.clear()
+    # Of a copy: the caller may change the tensor.
+    lowered = LENGTHS[lengths] = _checked_and_lowered(Lengths(mask.keys.clone()), grid)  # type: ignore[attr-defined]
+    return lowered
+
+
+def _lengths(mask: Mask, grid: Grid) -> tuple[Any, ...] | None:
+    """Return all that a mask of a few lengths of keys depends on, their numbers included; None for other masks."""
+    if type(mask) is not Lengths or mask.queries is not None or not isinstance(mask.keys, Tensor):
+        return None
+    keys = mask.keys
+    if keys.numel() > FEW or not _may_be_read(keys) or torch.is_inference_mode_enabled():
+        return None
+    return grid, keys.shape, keys.dtype, *(keys if keys.ndim == 1 else keys.flatten()).tolist()
+
+
+def _checked_and_lowered(mask: Mask, grid: Grid) -> Visibility:
     for part, part_grid in mask.inside(grid):
         expect_lengths(part, part_grid)
     return lower(mask, grid, readable=True)

@@ -5,7 +5,6 @@ from qkv.algorithms.matrix.linear import LINEAR
 from qkv.algorithms.matrix.reference import REFERENCE
 from qkv.algorithms.rowwise.augmented_dot import AUGMENTED_DOT
 from qkv.algorithms.rowwise.distance_tiles import DISTANCE_TILES
-from qkv.algorithms.rowwise.near_points import NEAR_POINTS
 from qkv.algorithms.rowwise.rows import DISTANCE_ROWS, ROWS
 from qkv.algorithms.rowwise.short import SHORT, SHORT_PRODUCTS
 from qkv.algorithms.sdpa.few_queries import FEW_QUERIES
@@ -20,7 +19,7 @@ from qkv.engine.algorithm import Algorithm
 ALGORITHMS: tuple[Algorithm, ...] = (
     *(REFERENCE, FLASH, SINK, SHORT_PRODUCTS, FEW_QUERIES, FLEX, LINEAR, LOOKUP),
     *(TWO_POINTER, PREFIX_SUMS, FACTORED, DIRECT),
-    *(SHORT, AUGMENTED_DOT, DISTANCE_TILES, NEAR_POINTS, ROWS, DISTANCE_ROWS),
+    *(SHORT, AUGMENTED_DOT, DISTANCE_TILES, ROWS, DISTANCE_ROWS),
     *(BLOCKED, TRACED, USER_SCORES, TRACED_USER_SCORES),
 )
 

@@ -13,6 +13,7 @@ from torch import Tensor
 import qkv
 from qkv.algorithms.rowwise import distances, row_tiles
 from qkv.engine import tiles
+from qkv.engine.describe import Arguments, describe
 from qkv.errors import UnsupportedError
 from qkv.functional import attention_with_state
 from qkv.linalg import matmul
@@ -189,18 +190,25 @@ def test_half_precision_is_computed_in_single(dtype: torch.dtype) -> None:
     assert all(x.grad.dtype == dtype for x in low)
 
 
+def _precision(query: Tensor, key: Tensor, scale: float) -> str:
+    """How distances of a softmax are computed."""
+    arguments = Arguments(SquaredDistance(scale**-0.5), None, None, None, 0.0, None, False)
+    problem, call, _ = describe(query, key, key, arguments)
+    return distances.inspect(problem, call).precision
+
+
 def test_the_guard_goes_by_the_largest_norms() -> None:
     x = torch.randn(40, 8)
-    assert distances.guard(x, x, 1 / 64) == "single"
-    assert distances.guard(1e3 + x, 1e3 + x, 1.0) == "double"
+    assert _precision(x, x, 1 / 64) == "single"
+    assert _precision(1e3 + x, 1e3 + x, 1.0) == "double"
     one_far = torch.cat([x[1:], 1e6 * torch.ones(1, 8)])
-    assert distances.guard(x, one_far, 1 / 64) == "single"  # its norm is like that of no query
-    assert distances.guard(one_far, x, 1 / 64) == "double"  # in its row all distances are large, and they count
-    assert distances.guard(one_far, one_far, 1 / 64) == "none"
+    assert _precision(x, one_far, 1 / 64) == "single"  # its norm is like that of no query
+    assert _precision(one_far, x, 1 / 64) == "double"  # in its row all distances are large, and they count
+    assert _precision(one_far, one_far, 1 / 64) == "none"
     for none in (torch.nan, torch.inf, 1e19):
-        assert distances.guard(x, torch.cat([x[1:], torch.full((1, 8), none)]), 1 / 64) != "single"
+        assert _precision(x, torch.cat([x[1:], torch.full((1, 8), none)]), 1 / 64) != "single"
     side = torch.tensor([1e4, -1e4]).repeat(20)[:, None]
-    assert distances.guard(side + x, side + x, 1.0) == "none"
+    assert _precision(side + x, side + x, 1.0) == "none"
 
 
 @pytest.mark.parametrize(("h", "said"), [(8.0, "in single"), (0.5, "in double"), (1e-4, "subtracted")])

@@ -10,10 +10,10 @@ factors: Σ_k g(1 − t²) is the gradient of the query side, Σ_q g(1 − t²) 
 
 import numpy as np
 
-from qkv.algorithms.additive.dropout_kernel import LOW32, mix, row_bits
 from qkv.algorithms.additive.hidden_keys_kernel import add_bias_and_hide, hide, visible_range
 from qkv.algorithms.additive.row_weights_kernel import IDENTITY, SIGMOID, SOFTMAX, exponentials, logistic
 from qkv.algorithms.additive.scores_kernel import ROUND, scores, small_tanh
+from qkv.compiled.dropout import keep_factors, row_bits
 from qkv.compiled.hints import wide_registers
 from qkv.compiled.kernels import estimated, helper, inlined, kernel, reduction
 from qkv.compiled.tanh import tanh_in_double
@@ -22,15 +22,6 @@ from qkv.linalg.multiply_add import add_four, add_four_in_fours, add_one, add_on
 BLOCK = 32
 # Exact in both float types; a Python float would promote float32 to float64.
 ONE, ZERO = np.float32(1), np.float32(0)
-
-
-@helper
-def _keep_factor(c, bits, start, threshold, scale):
-    """c ← the dropout factor of each weight: 0 or `scale`."""
-    low = np.uint64(LOW32)
-    for k in range(c.size):
-        key = mix((np.uint64(start + k) + np.uint64(0x9E3779B9)) & low)
-        c[k] = scale if mix((bits + key) & low) >= threshold else ZERO
 
 
 @helper
@@ -141,7 +132,7 @@ def _row(box, q, part, rule, scale, ranges, state, weights, rows, j, wanted):
     elif rule == SIGMOID:
         logistic(p, shift[n, q])
     if drop.size:
-        _keep_factor(keep, row_bits(drop[0], np.uint64(n * out.shape[1] + q)), at, drop[1], scale)
+        keep_factors(keep, row_bits(drop[0], np.uint64(n * out.shape[1] + q)), at, drop[1], scale)
     # Summed in the same order as the products of gradient and values, so that a row that sees only one key has
     # gradients of exactly zero.
     delta, width = rows[3][:1], out.shape[2]

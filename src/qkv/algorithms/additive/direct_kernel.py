@@ -9,7 +9,6 @@ directly for each pair (`qkv.compiled.tanh`), and keys are read in their origina
 
 import numpy as np
 
-from qkv.algorithms.additive.dropout_kernel import LOW32, drop_weights, mix, row_bits
 from qkv.algorithms.additive.hidden_keys_kernel import hide
 from qkv.algorithms.additive.row_weights_kernel import (
     IDENTITY,
@@ -17,12 +16,13 @@ from qkv.algorithms.additive.row_weights_kernel import (
     SOFTMAX,
     divide_by_sum,
     exponentials,
-    largest,
     logistic,
     total_of,
 )
+from qkv.compiled.dropout import drop_weights, is_dropped, row_bits
 from qkv.compiled.hints import prefetch, wide_registers
 from qkv.compiled.kernels import helper, inlined, kernel
+from qkv.compiled.row_loops import largest
 from qkv.compiled.tanh import dot, features, score
 
 # Exact in both float types; a Python float would promote float32 to float64.
@@ -212,7 +212,7 @@ def _row(n, q, start, rule, scale, inputs, ranges, state, grads, lines, s):
     _weights(n, q, start, rule, inputs, ranges, state, lines, s)
     # Summed in the same order as the products below, so that a row that sees one key has gradients of exactly zero.
     delta = dot(grad[n, q], out[n, q]) - (grad_lse[n, q] if grad_lse.size else ZERO)
-    bits, low = row_bits(drop[0], np.uint64(n * out.shape[1] + q)) if drop.size else np.uint64(0), np.uint64(LOW32)
+    bits = row_bits(drop[0], np.uint64(n * out.shape[1] + q)) if drop.size else np.uint32(0)
     for k in range(s.size):
         at = start + k
         if mask.size and not mask[owner[n, 2], q if mask.shape[1] > 1 else 0, at]:
@@ -222,7 +222,7 @@ def _row(n, q, start, rule, scale, inputs, ranges, state, grads, lines, s):
                 d_value[n, at] = 0
             continue
         factor = ONE * scale
-        if drop.size and mix((bits + mix((np.uint64(at) + np.uint64(0x9E3779B9)) & low)) & low) < drop[1]:
+        if drop.size and is_dropped(bits, at, drop[1]):
             factor = ZERO * scale
         p = s[k]
         s[k] = _score_gradient(rule, p, factor * dot(grad[n, q], value[n, at]), delta)

@@ -10,7 +10,6 @@ other rows, so it is bit-identical however rows are divided among threads.
 
 import numpy as np
 
-from qkv.algorithms.additive.dropout_kernel import drop_weights, row_bits
 from qkv.algorithms.additive.hidden_keys_kernel import add_bias_and_hide, visible_range
 from qkv.algorithms.additive.row_weights_kernel import (
     IDENTITY,
@@ -18,13 +17,14 @@ from qkv.algorithms.additive.row_weights_kernel import (
     SOFTMAX,
     divide_by_sum,
     exponentials,
-    largest,
     logistic,
     total_of,
 )
 from qkv.algorithms.additive.scores_kernel import scores
+from qkv.compiled.dropout import drop_weights, row_bits
 from qkv.compiled.exp import expm1_and_exp
 from qkv.compiled.kernels import helper, inlined, kernel
+from qkv.compiled.row_loops import largest
 from qkv.linalg.multiply_add import add_four_in_fours, add_one_in_fours
 
 BLOCK = 64

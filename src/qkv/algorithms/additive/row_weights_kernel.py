@@ -15,24 +15,6 @@ _ZERO = np.float32(0)
 
 
 @helper
-def largest(s, lower, columns):
-    """Return the largest score that is not NaN; 64 running maxima, in `columns`, let the loop fill registers."""
-    wide_registers()
-    columns[:] = lower
-    full = s.size - s.size % 64
-    for start in range(0, full, 64):
-        block = s[start : start + 64]
-        for k in range(64):
-            columns[k] = block[k] if block[k] > columns[k] else columns[k]
-    for k in range(full, s.size):
-        columns[0] = s[k] if s[k] > columns[0] else columns[0]
-    top = columns[0]
-    for k in range(64):
-        top = columns[k] if columns[k] > top else top
-    return top
-
-
-@helper
 def exponentials(s, base):
     """s ← exp(s − base); exactly 0 below exp(−708)."""
     wide_registers()

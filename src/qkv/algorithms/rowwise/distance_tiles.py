@@ -4,23 +4,24 @@ Backend `rowwise` uses this module if products in the operands' own dtype are ex
 row are divided by their sum: no matrix is written to memory (`qkv.algorithms.rowwise.distance_tiles_kernel`). A softmax
 over −‖q−k‖²/2h² is a Gaussian divided by its sum, if the nearest key of each row is not far away.
 
-Boxcar weights have zero gradient, and the gradient of the values is the transposed sum. The weights are stored as bits
-if these take no more memory than queries, keys and values together: memory stays linear in both lengths. Otherwise the
-forward kernel runs with keys in place of queries, and with the gradients of the output, divided by their row sums, in
-place of values; products are bitwise equal in both directions, so the same pairs are within the support. Gradients of
-other kernels need the derivative of exactly the weights of the forward pass, which other modules compute.
+Boxcar weights have zero gradient, and the gradient of the values is the transposed sum: the forward kernel runs with
+keys in place of queries, and with the gradients of the output, divided by their row sums, in place of values. Products
+are bitwise equal in both directions, so the same pairs are within the support. Gradients of other kernels need the
+derivative of exactly the weights of the forward pass, which other modules compute.
 """
 
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from qkv.algorithms.rowwise import distances
-from qkv.algorithms.rowwise.distances import Distances
-from qkv.algorithms.rowwise.squared_norms import Norms
-from qkv.compiled import available
+from qkv.algorithms.rowwise.distance_tiles_kernel import sums
+from qkv.algorithms.rowwise.distances import Distances, Norms
+from qkv.compiled import available, thread_pool
+from qkv.compiled.registers import ROUND
 from qkv.engine.algorithm import Algorithm, Result, Work
 from qkv.engine.autograd import differentiable_by
 from qkv.engine.derivatives import Terms, differentiable_gradients, visibility_of
@@ -116,7 +117,7 @@ def attend(mechanism: Mechanism, inputs: Inputs, norms: Norms, gradient: bool) -
     """
     query, key, value = inputs[:3]
     if not gradient:
-        return _sums(mechanism, query, key, value, norms, divided=True).output
+        return _sums(mechanism, query, key, value, norms, divided=True)[0]
     output: Tensor = _Tiles.apply(mechanism, norms, query, key, value)  # type: ignore[no-untyped-call]
     return output
 
@@ -132,104 +133,24 @@ def _kind(pointwise: Pointwise, normalizer: str) -> int | None:
     return 1 if isinstance(pointwise, BoxcarShape) else None
 
 
-class _Sums(NamedTuple):
-    """The result of the compiled tiles.
-
-    Attributes:
-        output: Σ f(‖q−k‖²/h²) v, divided by Σ f if `divided`, (..., Q, V).
-        totals: Σ f (..., Q, 1).
-        nonzero: which f are not 0, as words of 16 bits, flat; None if not stored.
-    """
-
-    output: Tensor
-    totals: Tensor
-    nonzero: Tensor | None
-
-
 def _sums(
-    mechanism: Mechanism,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    norms: Norms,
-    divided: bool,
-    store: bool = False,
-) -> _Sums:
-    import numpy as np
-
-    from qkv.algorithms.rowwise.distance_tiles_kernel import sums
-    from qkv.compiled import thread_pool
-
-    kind = _kind(mechanism.pointwise, mechanism.normalizer)
+    mechanism: Mechanism, query: Tensor, key: Tensor, value: Tensor, norms: Norms, divided: bool
+) -> tuple[Tensor, Tensor]:
+    """Return Σ f(‖q−k‖²/h²) v (..., Q, V), divided by Σ f if `divided`, and Σ f (..., Q, 1)."""
+    kind, leading = _kind(mechanism.pointwise, mechanism.normalizer), mechanism.leading
     queries, keys, (width, value_width) = query.shape[-2], key.shape[-2], (query.shape[-1], value.shape[-1])
-    output = query.new_empty(*mechanism.leading, queries, value_width)
-    totals = query.new_empty(*mechanism.leading, queries, 1)
-    nonzero = torch.empty(store * prod(mechanism.leading) * queries * _words(keys), dtype=torch.uint16, device="cpu")
-    arrays = [_flat_array(x) for x in (query, norms.query, key, norms.key, value, output, totals, nonzero)]
+    output, totals = query.new_empty(*leading, queries, value_width), query.new_empty(*leading, queries, 1)
+    tensors = query, norms.query, key, norms.key, value, output, totals
+    arrays = [x.detach().contiguous().view(-1).numpy() for x in tensors]
     sizes = np.array((queries, keys, width, value_width, _GROUP, _TILE), np.uint64)
-    padded_rows, padded_keys = _padded(min(queries, _GROUP)), _padded(min(keys, _TILE))
-    padded_width, padded_value_width = _padded(width), _padded(value_width)
-    scratch_sizes = (
-        padded_rows * padded_width,
-        padded_keys * padded_width,
-        padded_width * padded_keys,
-        padded_keys * padded_value_width,
-        8 * padded_keys,
-        8 * padded_value_width,
-        padded_rows * padded_value_width,
-        padded_keys,
-        padded_rows,
-    )
-    scratch = (
-        *(((max(size, thread_pool.APART),), np.float32) for size in scratch_sizes),
-        ((padded_rows // 8, 2), np.uint64),
-    )
-    groups = prod(mechanism.leading) * -(-queries // _GROUP)
-    time = _MICROSECONDS * prod(mechanism.leading) * queries * keys * (width + value_width)
-    thread_pool.run_in_chunks(
-        sums, np.float32, groups, time, (sizes, kind, divided, mechanism.factor, *arrays), scratch
-    )
-    return _Sums(output, totals, nonzero if store else None)
-
-
-def _transposed_sums(mechanism: Mechanism, nonzero: Tensor, value: Tensor, keys: int) -> Tensor:
-    """Sum `value` over the rows in which a key has weight 1, for each key, (..., K, V)."""
-    import numpy as np
-
-    from qkv.algorithms.rowwise.distance_tiles_kernel import transposed_sums
-    from qkv.compiled import thread_pool
-
-    queries, value_width = value.shape[-2:]
-    output = value.new_empty(*mechanism.leading, keys, value_width)
-    padded_keys, rows, padded_value_width = _padded(min(keys, _GROUP)), min(queries, _TILE), _padded(value_width)
-    scratch_sizes = (
-        rows * padded_keys,
-        rows * padded_value_width,
-        8 * padded_value_width,
-        padded_keys * padded_value_width,
-    )
-    scratch = tuple(((size,), np.float32) for size in scratch_sizes)
-    sizes = np.array((queries, keys, value_width, _GROUP, _TILE), np.uint64)
-    arguments = sizes, *(_flat_array(x) for x in (nonzero, value, output))
-    time = _MICROSECONDS * prod(mechanism.leading) * queries * keys * value_width
-    thread_pool.run_in_chunks(
-        transposed_sums, np.float32, prod(mechanism.leading) * -(-keys // _GROUP), time, arguments, scratch
-    )
-    return output
-
-
-def _words(keys: int) -> int:
-    return _padded(keys) // 16
-
-
-def _flat_array(x: Tensor) -> Any:
-    return x.detach().contiguous().view(-1).numpy()
-
-
-def _padded(size: int) -> int:
-    from qkv.compiled.registers import ROUND
-
-    return -size // ROUND * -ROUND
+    q, k, f, v = (-size // ROUND * -ROUND for size in (min(queries, _GROUP), min(keys, _TILE), width, value_width))
+    numbers = q * f, k * f, f * k, k * v, 8 * k, 8 * v, q * v, k, q
+    scratch = (*(((max(size, thread_pool.APART),), np.float32) for size in numbers), ((q // 8, 2), np.uint64))
+    groups = prod(leading) * -(-queries // _GROUP)
+    time = _MICROSECONDS * prod(leading) * queries * keys * (width + value_width)
+    arguments = sizes, kind, divided, mechanism.factor, *arrays
+    thread_pool.run_in_chunks(sums, np.float32, groups, time, arguments, scratch)
+    return output, totals
 
 
 def _gradients_with_graph(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
@@ -244,38 +165,23 @@ def _gradients_with_graph(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
 class _Tiles(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, mechanism: Mechanism, norms: Norms, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        bits_fit = 2 * prod(query.shape[:-1]) * _words(key.shape[-2]) <= sum(x.nbytes for x in (query, key, value))
-        store = bits_fit and ctx.needs_input_grad[4]
-        output, totals, nonzero = _sums(mechanism, query, key, value, norms, divided=True, store=store)
+        output, totals = _sums(mechanism, query, key, value, norms, divided=True)
         ctx.mechanism = mechanism
-        ctx.save_for_backward(query, key, norms.query, norms.key, totals, nonzero)
+        ctx.save_for_backward(query, key, *norms, totals)
         return output
 
     @staticmethod
     @differentiable_by(_gradients_with_graph)
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        with without_autocast(g):
-            return (None, None, *_boxcar_gradients(ctx.mechanism, ctx.needs_input_grad[2:], g, *ctx.saved_tensors))
-
-
-def _boxcar_gradients(
-    mechanism: Mechanism,
-    needs_grad: tuple[bool, ...],
-    g: Tensor,
-    query: Tensor,
-    key: Tensor,
-    query_norms: Tensor,
-    key_norms: Tensor,
-    totals: Tensor,
-    nonzero: Tensor | None,
-) -> tuple[Tensor | None, ...]:
-    zeros = (torch.zeros_like(x) if needed else None for x, needed in zip((query, key), needs_grad[:2], strict=True))
-    if not needs_grad[2]:
-        return (*zeros, None)
-    scaled_g = g * torch.where(totals == 0, 0, 1 / totals)
-    if nonzero is not None:
-        return (*zeros, _transposed_sums(mechanism, nonzero, scaled_g, key.shape[-2]))
-    return (*zeros, _sums(mechanism, key, query, scaled_g, Norms(key_norms, query_norms), divided=False).output)
+        query, key, query_norms, key_norms, totals = ctx.saved_tensors
+        needs_grad, d_value = ctx.needs_input_grad[2:], None
+        zeros = (torch.zeros_like(x) if needed else None for x, needed in zip((query, key), needs_grad, strict=False))
+        if needs_grad[2]:
+            with without_autocast(g):
+                scaled_g = g * torch.where(totals == 0, 0, 1 / totals)
+                norms = Norms(key_norms, query_norms)
+                d_value = _sums(ctx.mechanism, key, query, scaled_g, norms, divided=False)[0]
+        return (None, None, *zeros, d_value)
 
 
 DISTANCE_TILES = Algorithm(

@@ -26,12 +26,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.algorithms.rowwise import row_tiles
-from qkv.algorithms.rowwise.squared_norms import Norms
-from qkv.algorithms.rowwise.squared_norms import norms as squared_norms
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
 from qkv.engine.problem import Call, Problem
-from qkv.engine.work import pairs_of
 from qkv.linalg.centering import center, median_key
 from qkv.scores.base import without_autocast
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, NegativeHalf, rooted, steepness
@@ -57,6 +53,13 @@ _LARGEST = 1e37
 
 Precision = Literal["single", "double", "none"]
 """How squared distances may be computed as products: in the operands' own dtype, in float64, or not at all."""
+
+
+class Norms(NamedTuple):
+    """The squared norms of queries and keys, (..., Q, 1) and (..., K, 1)."""
+
+    query: Tensor
+    key: Tensor
 
 
 class Distances(NamedTuple):
@@ -141,17 +144,13 @@ def inspect(problem: Problem, call: Call) -> Distances:
 def _centered_if_needed(problem: Problem, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Norms]:
     """Return queries and keys, centered if their gradients would cancel otherwise, and their squared norms."""
     learns = (query.requires_grad or key.requires_grad) and not isinstance(problem.pointwise, BoxcarShape)
-    with_operands = _is_one_tile(problem)
-    if problem.gradient and learns:
-        return _centered(query, key, with_operands)
-    with torch.no_grad():
-        return query, key, squared_norms(query, key, with_operands)
+    return _centered(query, key) if problem.gradient and learns else (query, key, squared_norms(query, key))
 
 
-def _centered(query: Tensor, key: Tensor, with_operands: bool) -> tuple[Tensor, Tensor, Norms]:
+def _centered(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Norms]:
     """Subtract the center of a sample of the keys where most keys lie on one side of 0 (`SAMPLE`)."""
     with torch.no_grad():
-        norms = squared_norms(query, key, with_operands)
+        norms = squared_norms(query, key)
         smaller, larger = sorted(_max_norms(norms))
         sample = key[..., :: max(1, key.shape[-2] // SAMPLE), :]
         # The median is slower than the mean, but an outlier does not move it.
@@ -163,35 +162,33 @@ def _centered(query: Tensor, key: Tensor, with_operands: bool) -> tuple[Tensor, 
             return query, key, norms
         middle = torch.where(off_center[..., None, None], middle, 0)
     query, key = query - middle, key - middle
-    return query, key, squared_norms(query.detach(), key.detach(), with_operands)
+    return query, key, squared_norms(query, key)
 
 
-def _is_one_tile(problem: Problem) -> bool:
-    """Return whether all pairs fit one tile; the operands are then written in the same pass as the norms."""
-    return problem.gradient and pairs_of(problem) <= row_tiles.SIZE.scores
+@torch.no_grad()
+def squared_norms(query: Tensor, key: Tensor) -> Norms:
+    """Return the squared norms of queries (..., Q, F) and keys (..., K, F)."""
+    return Norms(_squared(query), _squared(key))
 
 
-def guard(query: Tensor, key: Tensor, scale: float | Tensor) -> Precision:
-    """Return how squared distances may be computed.
+def _squared(x: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.vecdot(x, x)
+    return norms.unsqueeze(-1)
 
-    Args:
-        query: (..., Q, F).
-        key: (..., K, F).
-        scale: 1/h² of a softmax over all keys.
 
-    Returns:
-        The precision, decided as the module's docstring says.
+def distance_operands(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    """Return operands whose dot products are squared distances: (−2q, ‖q‖², 1) and (k, 1, ‖k‖²).
 
     Example:
-        >>> x = torch.ones(40, 8)
-        >>> guard(x, x, 0.1), guard(x, x, 100.0), guard(x, 1e9 * x * torch.arange(40.0)[:, None], 1.0)
-        ('single', 'double', 'none')
+        >>> query, key = distance_operands(torch.ones(1, 1), torch.full((1, 1), 3.0))
+        >>> query @ key.mT
+        tensor([[4.]])
     """
-    norms = squared_norms(query, key, with_operands=False)
-    max_norms = _max_norms(norms)
-    if _single_is_exact(max_norms, scale, no_row_underflows(max_norms, norms[1], scale, True), NEAR):
-        return "single"
-    return "none" if center(query, key, scale, 1.0) is None else "double"
+    query_norms, key_norms = _squared(query), _squared(key)
+    return (
+        torch.cat([query * -2, query_norms, torch.ones_like(query_norms)], -1),
+        torch.cat([key, torch.ones_like(key_norms), key_norms], -1),
+    )
 
 
 def _max_norms(norms: Norms) -> tuple[float, float]:

@@ -16,9 +16,9 @@ contains the root. Sums and τ are float64, and float32 weights are rounded once
 
 import numpy as np
 
-from qkv.algorithms.rowwise.row_loops_kernel import largest
 from qkv.compiled.exp import LN2_HIGH, LN2_LOW, exp
 from qkv.compiled.kernels import helper, inlined, kernel, reduction
+from qkv.compiled.row_loops import largest
 
 STEPS = 100
 LEAST = 1e-300
@@ -166,7 +166,7 @@ def project_row(s, alpha, near, columns):
     It is +inf for a row without visible keys, NaN for a row with a NaN.
     """
     slope = alpha - 1.0
-    top = np.float64(largest(s, columns))
+    top = np.float64(largest(s, -np.inf, columns))
     if _count_nan(s) > 0 or top == np.inf:
         for k in range(s.size):
             s[k] = ZERO if s[k] == -np.inf else np.nan

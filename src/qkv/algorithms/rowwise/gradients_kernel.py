@@ -8,8 +8,6 @@ The equations are those of `qkv.algorithms.tiled.row_rules`. Sums along a row ar
 
 import numpy as np
 
-from qkv.algorithms.rowwise.dropout_kernel import mix, row_bits
-from qkv.algorithms.rowwise.row_loops_kernel import copy_row, count_true, hide
 from qkv.algorithms.rowwise.weights_kernel import (
     BOXCAR,
     GAUSSIAN_SHAPE,
@@ -19,21 +17,14 @@ from qkv.algorithms.rowwise.weights_kernel import (
     SOFTMAX,
     SUM,
 )
+from qkv.compiled.dropout import keep_factors, row_bits
 from qkv.compiled.exp import exp_or_zero, exp_single_or_zero
 from qkv.compiled.hints import wide_registers
 from qkv.compiled.kernels import helper, inlined, kernel, reduction
+from qkv.compiled.row_loops import copy_row, count_true, hide
 
 # Exact in both float types; a Python float would promote float32 to float64.
 ZERO, ONE, HALF = np.float32(0), np.float32(1), np.float32(0.5)
-
-
-@helper
-def _keep_factors(factors, bits, start, threshold, keep):
-    """factors ← what dropout multiplies each weight by: 0 or 1/(1 − p)."""
-    wide_registers()
-    for k in range(factors.size):
-        key = mix(np.uint32(np.uint32(start + k) + np.uint32(0x9E3779B9)))
-        factors[k] = keep if mix(np.uint32(bits + key)) >= threshold else ZERO
 
 
 @helper
@@ -69,22 +60,16 @@ def _subtract_divide_add(g, mean, total, addend):
 
 
 @inlined
-def _backward_softmax(_rule, w, g, state, g_state, sink, _visible, typed):
-    """g ← the gradient of a row's scores under SOFTMAX; return the gradient of the sink.
+def _backward_normalizer(rule, w, g, state, g_state, sink, visible, typed):
+    """g ← the gradient of a row's scores, from that of its weights; return the gradient of the sink.
 
     Numbers go through `typed`, whose element type is that of the row, so that float32 is not promoted.
     """
-    delta = _inner(w, g)
-    typed[0] = delta - g_state
-    _multiply_difference(w, g, typed[0])
-    return 0.0 if sink == -np.inf else np.exp(sink - state) * (g_state - delta)
-
-
-@inlined
-def _backward_normalizer(rule, w, g, state, g_state, sink, visible, typed):
-    """g ← the gradient of a row's scores, from that of its weights; return the gradient of the sink."""
     if rule == SOFTMAX:
-        return _backward_softmax(rule, w, g, state, g_state, sink, visible, typed)
+        delta = _inner(w, g)
+        typed[0] = delta - g_state
+        _multiply_difference(w, g, typed[0])
+        return 0.0 if sink == -np.inf else np.exp(sink - state) * (g_state - delta)
     if rule == SUM:
         typed[0], typed[1], typed[2] = _inner(w, g), 1.0 if state == 0.0 else state, g_state
         if state == 0.0:
@@ -147,25 +132,6 @@ def _backward_shape(shape, power, single, g, x, scale):
         _backward_epanechnikov(power, g, x, scale)
 
 
-@helper
-def _leave_normalizer(_rule, _w, _g, _state, _g_state, _sink, _visible, _typed):
-    """Leave g, the gradient of the scores: another kernel has normalized them."""
-    return 0.0
-
-
-@helper
-def _copy_gradient(_shape, _power, _single, g, x, _scale):
-    """x ← g, the gradient of x·scale without the factor."""
-    copy_row(g, x)
-
-
-@helper
-def _halve_gradient(_shape, _power, _single, g, x, _scale):
-    """x ← −g/2, the gradient of −x·scale/2 without the factor."""
-    for k in range(g.size):
-        x[k] = -HALF * g[k]
-
-
 @reduction
 def _scale_gradient(shape, x, products):
     wide_registers()
@@ -189,83 +155,68 @@ _SIGNATURE = (
 )
 
 
-def _rows_backward(name, backward_normalizer, backward_shape):
-    """Return the function of a kernel; its arguments are the parts that it compiles."""
+def rows_backward(
+    start, stop, shape, power, rule, single, products, scale, sink, first, last, mask, drop, row_offset,
+    column_offset, weights, state, grads, g_state, needs_scale, d_sink, d_scale, factors, copy, typed, typed_scale,
+):  # fmt: skip
+    """Compute the gradients of the products from those of the weights, for the rows start to stop of a tile.
 
-    def rows_backward(
-        start, stop, shape, power, rule, single, products, scale, sink, first, last, mask, drop, row_offset,
-        column_offset, weights, state, grads, g_state, needs_scale, d_sink, d_scale, factors, copy, typed, typed_scale,
-    ):  # fmt: skip
-        """Compute the gradients of the products from those of the weights, for the rows start to stop of a tile.
-
-        Args:
-            start, stop, shape, power, rule, single: as in `rows_forward`; the gradient through a BOXCAR is zero.
-            products: (L, h, c), overwritten with their gradients.
-            scale, sink, first, last, mask, drop, row_offset, column_offset: as in `rows_forward`.
-            weights: (L, h, c), as `rows_forward` computed them without dropout; overwritten with those after dropout.
-            state: (L, h), as computed by `rows_forward`.
-            grads: (L, h, c), the gradients of the weights after dropout; overwritten with those of the scores.
-            g_state: (L, h), the gradient of the state; of size zero for none.
-            needs_scale: whether to compute the gradient of the scale.
-            d_sink, d_scale: (L, h), written.
-            factors, copy, typed, typed_scale: scratch of this thread, c, c, 4 and 1 numbers.
-        """
-        height, width = products.shape[1], products.shape[2]
-        for row in range(start, stop):
-            n, q = row // height, row % height
-            low, high = max(np.int64(first[n, q]) - column_offset, 0), min(np.int64(last[n, q]) - column_offset, width)
-            low = min(low, width)
-            high = max(low, high)
-            x, w, g, row_factors = (
-                products[n, q, low:high],
-                weights[n, q, low:high],
-                grads[n, q, low:high],
-                factors[: high - low],
-            )
-            products[n, q, :low] = 0
-            products[n, q, high:] = 0
-            grads[n, q, :low] = 0
-            grads[n, q, high:] = 0
-            d_sink[n, q] = 0
-            d_scale[n, q] = 0
-            if drop.size:
-                bits = row_bits(drop[0], np.uint64(row_offset[n] + q))
-                typed[0] = np.uint64(drop[2]).view(np.float64)
-                _keep_factors(row_factors, bits, column_offset + low, drop[1], typed[0])
-                _multiply(g, row_factors)
-            visible = high - low
-            if mask.size:
-                visible = count_true(mask[n if mask.shape[0] > 1 else 0, q if mask.shape[1] > 1 else 0, low:high])
-            g_row_state = g_state[n, q] if g_state.size else 0.0
-            d_sink[n, q] = backward_normalizer(rule, w, g, state[n, q], g_row_state, sink[n], visible, typed)
-            if mask.size:
-                typed[0] = 0
-                hide(g, mask[n if mask.shape[0] > 1 else 0, q if mask.shape[1] > 1 else 0, low:high], typed[0])
-            if drop.size:
-                _multiply(w, row_factors)
-            if shape == BOXCAR:
-                x[:] = 0
-                continue
-            if needs_scale:
-                copy_row(x, copy)
-            typed_scale[0] = scale[n]
-            backward_shape(shape, power, single, g, x, typed_scale[0])
-            if needs_scale:
-                d_scale[n, q] = _scale_gradient(shape, x, copy[: high - low])
-            _multiply_by(x, typed_scale[0])
-
-    rows_backward.__qualname__ = name
-    return rows_backward
+    Args:
+        start, stop, shape, power, rule, single: as in `rows_forward`; the gradient through a BOXCAR is zero.
+        products: (L, h, c), overwritten with their gradients.
+        scale, sink, first, last, mask, drop, row_offset, column_offset: as in `rows_forward`.
+        weights: (L, h, c), as `rows_forward` computed them without dropout; overwritten with those after dropout.
+        state: (L, h), as computed by `rows_forward`.
+        grads: (L, h, c), the gradients of the weights after dropout; overwritten with those of the scores.
+        g_state: (L, h), the gradient of the state; of size zero for none.
+        needs_scale: whether to compute the gradient of the scale.
+        d_sink, d_scale: (L, h), written.
+        factors, copy, typed, typed_scale: scratch of this thread, c, c, 4 and 1 numbers.
+    """
+    height, width = products.shape[1], products.shape[2]
+    for row in range(start, stop):
+        n, q = row // height, row % height
+        low, high = max(np.int64(first[n, q]) - column_offset, 0), min(np.int64(last[n, q]) - column_offset, width)
+        low = min(low, width)
+        high = max(low, high)
+        x, w, g, row_factors = (
+            products[n, q, low:high],
+            weights[n, q, low:high],
+            grads[n, q, low:high],
+            factors[: high - low],
+        )
+        products[n, q, :low] = 0
+        products[n, q, high:] = 0
+        grads[n, q, :low] = 0
+        grads[n, q, high:] = 0
+        d_sink[n, q] = 0
+        d_scale[n, q] = 0
+        if drop.size:
+            bits = row_bits(drop[0], np.uint64(row_offset[n] + q))
+            typed[0] = np.uint64(drop[2]).view(np.float64)
+            keep_factors(row_factors, bits, column_offset + low, drop[1], typed[0])
+            _multiply(g, row_factors)
+        visible = high - low
+        if mask.size:
+            visible = count_true(mask[n if mask.shape[0] > 1 else 0, q if mask.shape[1] > 1 else 0, low:high])
+        g_row_state = g_state[n, q] if g_state.size else 0.0
+        d_sink[n, q] = _backward_normalizer(rule, w, g, state[n, q], g_row_state, sink[n], visible, typed)
+        if mask.size:
+            typed[0] = 0
+            hide(g, mask[n if mask.shape[0] > 1 else 0, q if mask.shape[1] > 1 else 0, low:high], typed[0])
+        if drop.size:
+            _multiply(w, row_factors)
+        if shape == BOXCAR:
+            x[:] = 0
+            continue
+        if needs_scale:
+            copy_row(x, copy)
+        typed_scale[0] = scale[n]
+        _backward_shape(shape, power, single, g, x, typed_scale[0])
+        if needs_scale:
+            d_scale[n, q] = _scale_gradient(shape, x, copy[: high - low])
+        _multiply_by(x, typed_scale[0])
 
 
-_every = _rows_backward("rows_backward", _backward_normalizer, _backward_shape)
-same_dtype = kernel(_SIGNATURE.replace("X", "F"), scratch=4)(_every)
-float64_products = kernel(_SIGNATURE.replace("X", "f8"), scratch=4)(_every)
-scaled_products = kernel(_SIGNATURE.replace("X", "F"), scratch=4)(
-    _rows_backward("scaled_products", _leave_normalizer, _copy_gradient)
-)
-"""For LINEAR and SCORES alone, as in `weights_kernel`."""
-_exponentials = _rows_backward("exponentials", _backward_softmax, _halve_gradient)
-exponentials = kernel(_SIGNATURE.replace("X", "F"), scratch=4)(_exponentials)
-exponentials_of_float64 = kernel(_SIGNATURE.replace("X", "f8"), scratch=4)(_exponentials)
-"""For NEGATIVE_HALF under SOFTMAX, as in `weights_kernel`."""
+same_dtype = kernel(_SIGNATURE.replace("X", "F"), scratch=4)(rows_backward)
+float64_products = kernel(_SIGNATURE.replace("X", "f8"), scratch=4)(rows_backward)

@@ -89,7 +89,7 @@ def rows_forward(operation: RowOperation, rows: RowInputs, products: Array, weig
     codes = SHAPES[operation.shape], operation.power, RULES[operation.rule], weights.dtype == np.float32
     arguments = *codes, products, *rows[:6], operation.drop, *rows[6:], weights, state
     scratch = ((products.shape[2],), products.dtype), ((64,), products.dtype)
-    kernel, time = _kernel(weights_kernel, operation, products, weights), operation.cost(products.size)
+    kernel, time = _kernel(weights_kernel, products, weights), operation.cost(products.size)
     thread_pool.run_in_chunks(kernel, weights.dtype, state.size, time, arguments, scratch)
     return state
 
@@ -160,22 +160,13 @@ def rows_backward(
         ((thread_pool.APART,), weights.dtype),
         ((thread_pool.APART,), products.dtype),
     )
-    kernel, time = _kernel(gradients_kernel, operation, products, weights), operation.cost(products.size)
+    kernel, time = _kernel(gradients_kernel, products, weights), operation.cost(products.size)
     thread_pool.run_in_chunks(kernel, weights.dtype, state.size, time, arguments, scratch)
     return gradients
 
 
-def _kernel(module: Any, operation: RowOperation, products: Array, weights: Array) -> Kernel:
-    """Return the variant that compiles no more than the operation needs, or the one for all operations."""
-    same = products.dtype == weights.dtype
-    kernel: Kernel
-    match operation.shape, operation.rule:
-        case "Linear", "scores" if same:
-            kernel = module.scaled_products
-        case "NegativeHalf", "softmax":
-            kernel = module.exponentials if same else module.exponentials_of_float64
-        case _:
-            kernel = module.same_dtype if same else module.float64_products
+def _kernel(module: Any, products: Array, weights: Array) -> Kernel:
+    kernel: Kernel = module.same_dtype if products.dtype == weights.dtype else module.float64_products
     return kernel
 
 

@@ -1,18 +1,21 @@
-"""Shapes and normalizers of a row and their gradients, with explicit vector registers.
+"""Passes over a row in explicit vector registers: shapes and normalizers of scores, and their gradients.
 
-Numba vectorizes no loops over few keys.
-
-The scores of a row are padded to whole registers; keys before `first` and from `last` on are masked.
+Numba vectorizes no loops over few keys. Every pass is the same loop with another step: it replaces the numbers of a row
+over the range of keys that the row sees, and returns a sum or a maximum of the results. Rows are padded to whole
+registers; other keys in these registers get a given number, and those outside of them 0.
 """
 
 # mypy: ignore-errors
 # Numba's signatures are the types here.
+
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from qkv.algorithms.rowwise.gradients_kernel import _epanechnikov_slope
 from qkv.algorithms.rowwise.weights_kernel import (
     BOXCAR,
+    EPANECHNIKOV,
     GAUSSIAN_SHAPE,
     LINEAR,
     NEGATIVE_HALF,
@@ -21,188 +24,131 @@ from qkv.algorithms.rowwise.weights_kernel import (
 from qkv.compiled import registers
 from qkv.compiled.codegen import intrinsic, ir, types
 from qkv.compiled.kernels import helper
-from qkv.compiled.register_math import (
-    _INT,
-    _INTS,
-    REGISTER,
-    constant,
-    exp,
-    fma,
-    row_pointer,
-)
+from qkv.compiled.register_math import _INT, _INTS, REGISTER, constant, exp, fma, row_pointer, tanh
 from qkv.compiled.registers import ROUND
-from qkv.linalg.small_matmul import LANES, N0, N1
+from qkv.linalg.padded_rows import clear, round_up
+from qkv.linalg.small_matmul import LANES, N0
 
+SOFTCAP, LEAKY = 5, 6
 # Exact in float32; a Python float would promote float32 to float64.
 ZERO, ONE, HALF = np.float32(0), np.float32(1), np.float32(0.5)
 
 
+class Fold(NamedTuple):
+    """What a pass returns.
+
+    Attributes:
+        start: the number before the first key.
+        add: `(builder, total, x, y) -> total`, with registers of the results and of the other row.
+        join: `(builder, total, total) -> total`.
+    """
+
+    start: float
+    add: Any
+    join: Any
+
+
+def _larger(builder, x, y):
+    """Return the larger number, and y if x is NaN."""
+    return builder.select(builder.fcmp_ordered(">", x, y), x, y)
+
+
+def _sum(builder, x, y):
+    return builder.fadd(x, y)
+
+
+SUM = Fold(0.0, lambda builder, total, x, _: builder.fadd(total, x), _sum)
+_DOT = Fold(0.0, lambda builder, total, x, y: fma(builder, y, x, total), _sum)
+_LARGEST = Fold(-np.inf, lambda builder, total, x, _: _larger(builder, x, total), _larger)
+
+
 def _seen(builder, k, first, last):
     """Return which lanes of the register that starts at k are in the key range from first to last."""
-    narrow = [builder.trunc(x, _INT) for x in (k, first, last)]
-    k, first, last = (registers.broadcast(builder, x, _INTS) for x in narrow)
+    k, first, last = (registers.broadcast(builder, builder.trunc(x, _INT), _INTS) for x in (k, first, last))
     place = builder.sub(builder.add(k, ir.Constant(_INTS, list(range(ROUND)))), first)
     return builder.icmp_unsigned("<", place, builder.sub(last, first))
 
 
-@intrinsic
-def _largest(_, s, at, low, high, first, last, scale):
-    """s ← scale·s where visible, else −∞; return the largest of these that is not NaN."""
-
-    def make(context, builder, signature, arguments):
-        s, (low, high, first, last, scale) = row_pointer(context, builder, signature, arguments, 0), arguments[2:]
-        scale = registers.broadcast(builder, scale, REGISTER)
-
-        def step(k, carried):
-            # Scale before taking the maximum: the scale may be negative.
-            pointer = builder.gep(s, [k])
-            x = builder.fmul(registers.load(builder, pointer, REGISTER), scale)
-            x = builder.select(_seen(builder, k, first, last), x, constant(-np.inf))
-            registers.store(builder, x, pointer)
-            return [builder.select(builder.fcmp_ordered(">", x, carried[0]), x, carried[0])]
-
-        (top,) = registers.loop(builder, low, high, ROUND, [constant(-np.inf)], step)
-        return registers.reduce(builder, top, lambda x, y: builder.select(builder.fcmp_ordered(">", x, y), x, y))
-
-    return types.float32(s, at, low, high, first, last, scale), make
-
-
-@intrinsic
-def _exponentials(_, s, at, low, high, base):
-    """s ← e^(s − base); return their sum."""
-
-    def make(context, builder, signature, arguments):
-        s, (low, high, base) = row_pointer(context, builder, signature, arguments, 0), arguments[2:]
-        base = registers.broadcast(builder, base, REGISTER)
-
-        def step(k, carried):
-            pointer = builder.gep(s, [k])
-            e = exp(builder, builder.fsub(registers.load(builder, pointer, REGISTER), base))
-            registers.store(builder, e, pointer)
-            return [builder.fadd(carried[0], e)]
-
-        (total,) = registers.loop(builder, low, high, ROUND, [constant(0.0)], step)
-        return registers.reduce(builder, total, builder.fadd)
-
-    return types.float32(s, at, low, high, base), make
-
-
-@intrinsic
-def _multiply(_, s, at, low, high, by):
-    """s ← by·s."""
-
-    def make(context, builder, signature, arguments):
-        s, (low, high, by) = row_pointer(context, builder, signature, arguments, 0), arguments[2:]
-        by = registers.broadcast(builder, by, REGISTER)
-
-        def step(k, _):
-            pointer = builder.gep(s, [k])
-            registers.store(builder, builder.fmul(registers.load(builder, pointer, REGISTER), by), pointer)
-            return []
-
-        registers.loop(builder, low, high, ROUND, [], step)
-        return context.get_dummy_value()
-
-    return types.void(s, at, low, high, by), make
-
-
-@intrinsic
-def _weighted_sum(_, w, at, d, to, low, high, first, last):
-    """Return Σ wd over the visible keys; d ← 0 elsewhere."""
-
-    def make(context, builder, signature, arguments):
-        w, d = (row_pointer(context, builder, signature, arguments, index) for index in (0, 2))
-        low, high, first, last = arguments[4:]
-
-        def step(k, carried):
-            pointer = builder.gep(d, [k])
-            x = builder.select(
-                _seen(builder, k, first, last), registers.load(builder, pointer, REGISTER), constant(0.0)
-            )
-            registers.store(builder, x, pointer)
-            return [fma(builder, registers.load(builder, builder.gep(w, [k]), REGISTER), x, carried[0])]
-
-        (total,) = registers.loop(builder, low, high, ROUND, [constant(0.0)], step)
-        return registers.reduce(builder, total, builder.fadd)
-
-    return types.float32(w, at, d, to, low, high, first, last), make
-
-
-@intrinsic
-def _score_gradients(_, w, at, d, to, low, high, first, last, mean, scale):
-    """d ← scale·w(d − mean) where visible, else 0, even if the mean is not finite."""
-
-    def make(context, builder, signature, arguments):
-        w, d = (row_pointer(context, builder, signature, arguments, index) for index in (0, 2))
-        low, high, first, last, mean, scale = arguments[4:]
-        mean, scale = (registers.broadcast(builder, x, REGISTER) for x in (mean, scale))
-
-        def step(k, _):
-            pointer = builder.gep(d, [k])
-            difference = builder.fsub(registers.load(builder, pointer, REGISTER), mean)
-            weight = registers.load(builder, builder.gep(w, [k]), REGISTER)
-            softmax_backward = builder.fmul(builder.fmul(weight, difference), scale)
-            registers.store(
-                builder, builder.select(_seen(builder, k, first, last), softmax_backward, constant(0.0)), pointer
-            )
-            return []
-
-        registers.loop(builder, low, high, ROUND, [], step)
-        return context.get_dummy_value()
-
-    return types.void(w, at, d, to, low, high, first, last, mean, scale), make
-
-
-def _apply(step):
-    """Return an intrinsic that replaces the numbers of a row, register by register; masked ones become `hidden`.
+def row_pass(step, fold=None):
+    """Return a function that replaces the numbers of a row, x ← step(x), and folds them; 0 without a fold.
 
     Args:
         step: `(builder, x, y, a, b) -> x`, with registers of x and of another row y, and two numbers, broadcast.
+        fold: what the function returns.
+
+    The function takes x and where the row begins in it, y likewise, the first key and the one after the last, the size
+    of the row, what other keys in their registers get, and a and b.
     """
 
     @intrinsic
-    def apply(_, x, at, y, other, low, high, first, last, hidden, a, b):
+    def over_registers(_, x, at, y, other, low, high, first, last, hidden, a, b):
         def make(context, builder, signature, arguments):
             x, y = (row_pointer(context, builder, signature, arguments, index) for index in (0, 2))
             low, high, first, last, *numbers = arguments[4:]
             hidden, a, b = (registers.broadcast(builder, number, REGISTER) for number in numbers)
 
-            def one(k, _):
+            def one(k, totals):
                 pointer = builder.gep(x, [k])
-                pair = (registers.load(builder, each, REGISTER) for each in (pointer, builder.gep(y, [k])))
-                result = step(builder, *pair, a, b)
-                registers.store(builder, builder.select(_seen(builder, k, first, last), result, hidden), pointer)
-                return []
+                pair = [registers.load(builder, part, REGISTER) for part in (pointer, builder.gep(y, [k]))]
+                result = builder.select(_seen(builder, k, first, last), step(builder, *pair, a, b), hidden)
+                registers.store(builder, result, pointer)
+                return [fold.add(builder, total, result, pair[1]) for total in totals]
 
-            registers.loop(builder, low, high, ROUND, [], one)
-            return context.get_dummy_value()
+            start = [] if fold is None else [constant(fold.start)]
+            totals = registers.loop(builder, low, high, ROUND, start, one)
+            if fold is None:
+                return context.get_constant(types.float32, 0.0)
+            return registers.reduce(builder, totals[0], lambda x, y: fold.join(builder, x, y))
 
-        return types.void(x, at, y, other, low, high, first, last, hidden, a, b), make
+        return types.float32(x, at, y, other, low, high, first, last, hidden, a, b), make
 
-    return apply
+    @helper
+    def over_row(x, at, y, other, first, last, size, hidden, a, b):
+        low, high = first // LANES * LANES, round_up(last)
+        result = over_registers(x, at, y, other, low, high, first, last, hidden, a, b)
+        clear(x, at, at + low)
+        clear(x, at + high, at + size)
+        return result
+
+    return over_row
 
 
-def _scaled(builder, x, _, scale, __):
-    return builder.fmul(x, scale)
+def _times(builder, x, _, a, __):
+    return builder.fmul(x, a)
 
 
-def _half_negative(builder, x, y, scale, _):
-    return builder.fmul(_scaled(builder, x, y, scale, _), constant(-0.5))
+def _half_negative(builder, x, _, scale, __):
+    return builder.fmul(builder.fmul(x, scale), constant(-0.5))
 
 
-def _gaussian(builder, x, y, scale, _):
+def gaussian(builder, x, y, scale, _):
+    """Return e^(−scale·x/2)."""
     return exp(builder, _half_negative(builder, x, y, scale, _))
 
 
-def _boxcar(builder, x, y, scale, _):
-    x = _scaled(builder, x, y, scale, _)
+def boxcar(builder, x, _, scale, __):
+    """Return 1 for scale·x ≤ 1, else 0; NaN stays NaN."""
+    x = builder.fmul(x, scale)
     step = builder.select(builder.fcmp_ordered("<=", x, constant(1.0)), constant(1.0), constant(0.0))
     return builder.select(builder.fcmp_unordered("uno", x, x), x, step)
 
 
-def _parabola(builder, x, y, scale, _):
-    bump = builder.fsub(constant(1.0), _scaled(builder, x, y, scale, _))
+def parabola(builder, x, _, scale, __):
+    """Return max(0, 1 − scale·x)."""
+    bump = builder.fsub(constant(1.0), builder.fmul(x, scale))
     return builder.select(builder.fcmp_ordered("<", bump, constant(0.0)), constant(0.0), bump)
+
+
+def _softcap(builder, x, _, scale, cap):
+    return builder.fmul(cap, tanh(builder, builder.fmul(x, scale)))
+
+
+def _leaky(builder, x, _, scale, slope):
+    x = builder.fmul(x, scale)
+    # −∞ times a slope of 0 would be NaN.
+    none = builder.fcmp_ordered("==", slope, constant(0.0))
+    below = builder.select(none, constant(0.0), builder.fmul(x, slope))
+    return builder.select(builder.fcmp_unordered(">", x, constant(0.0)), x, below)
 
 
 def _sigmoid(builder, x, _, bias, __):
@@ -212,16 +158,24 @@ def _sigmoid(builder, x, _, bias, __):
     return builder.fdiv(builder.select(positive, constant(1.0), e), builder.fadd(constant(1.0), e))
 
 
-def _divided_difference(builder, x, _, mean, inverse):
-    return builder.fmul(builder.fsub(x, mean), inverse)
+def _exponential(builder, x, _, base, __):
+    return exp(builder, builder.fsub(x, base))
 
 
-def _sigmoid_slope(builder, x, w, _, __):
-    return builder.fmul(x, builder.fmul(w, builder.fsub(constant(1.0), w)))
+def _divided_difference(builder, g, _, mean, inverse):
+    return builder.fmul(builder.fsub(g, mean), inverse)
+
+
+def _softmax_slope(builder, g, w, mean, _):
+    return builder.fmul(w, builder.fsub(g, mean))
+
+
+def _sigmoid_slope(builder, g, w, _, __):
+    return builder.fmul(g, builder.fmul(w, builder.fsub(constant(1.0), w)))
 
 
 def _gaussian_slope(builder, g, x, scale, factor):
-    return builder.fmul(g, builder.fmul(_gaussian(builder, x, x, scale, factor), factor))
+    return builder.fmul(g, builder.fmul(gaussian(builder, x, x, scale, factor), factor))
 
 
 def _parabola_slope(builder, g, x, scale, factor):
@@ -229,150 +183,163 @@ def _parabola_slope(builder, g, x, scale, factor):
     return builder.select(outside, constant(0.0), builder.fmul(g, factor))
 
 
-_scale_row, _half_negative_row, _gaussian_row = (_apply(step) for step in (_scaled, _half_negative, _gaussian))
-_boxcar_row, _parabola_row, _sigmoid_row = (_apply(step) for step in (_boxcar, _parabola, _sigmoid))
-_difference_row, _sigmoid_slope_row = (_apply(step) for step in (_divided_difference, _sigmoid_slope))
-_gaussian_slope_row, _parabola_slope_row = (_apply(step) for step in (_gaussian_slope, _parabola_slope))
+def _softcap_slope(builder, g, x, scale, factor):
+    t = tanh(builder, builder.fmul(x, scale))
+    return builder.fmul(builder.fmul(g, factor), builder.fsub(constant(1.0), builder.fmul(t, t)))
 
 
-@intrinsic
-def _total(_, s, at, low, high):
-    """Return Σs."""
+def _leaky_slope(builder, g, x, slope, factor):
+    g = builder.fmul(g, factor)
+    return builder.select(builder.fcmp_ordered(">", x, constant(0.0)), g, builder.fmul(g, slope))
 
-    def make(context, builder, signature, arguments):
-        s = row_pointer(context, builder, signature, arguments, 0)
 
-        def step(k, carried):
-            return [builder.fadd(carried[0], registers.load(builder, builder.gep(s, [k]), REGISTER))]
-
-        (total,) = registers.loop(builder, *arguments[2:], ROUND, [constant(0.0)], step)
-        return registers.reduce(builder, total, builder.fadd)
-
-    return types.float32(s, at, low, high), make
+multiply_row, _half_negative_row, _sigmoid_row = (row_pass(step) for step in (_times, _half_negative, _sigmoid))
+_gaussian_row, _boxcar_row, _parabola_row = (row_pass(step) for step in (gaussian, boxcar, parabola))
+_softcap_row, _leaky_row = (row_pass(step) for step in (_softcap, _leaky))
+_gaussian_slope_row, _parabola_slope_row = (row_pass(step) for step in (_gaussian_slope, _parabola_slope))
+_softcap_slope_row, _leaky_slope_row = (row_pass(step) for step in (_softcap_slope, _leaky_slope))
+_softmax_slope_row, sigmoid_slope_row = (row_pass(step) for step in (_softmax_slope, _sigmoid_slope))
+_difference_row = row_pass(_divided_difference)
+_exponential_sum, _sum_row = row_pass(_exponential, SUM), row_pass(_times, SUM)
+_largest_row, _weighted_sum = row_pass(_times, _LARGEST), row_pass(_times, _DOT)
 
 
 @helper
-def shape_row(shape, power, s, at, first, last, scale, hidden):
-    """s ← shape(scale·s) over the visible keys, `hidden` in the rest of their registers."""
-    low, high = first // LANES * LANES, (last + LANES - N1) // LANES * LANES
+def shape_row(shape, number, s, at, first, last, size, scale, hidden):
+    """s ← shape(scale·s) over the visible keys; `number` is the power, the cap or the slope."""
     if shape == LINEAR:
-        _scale_row(s, at, s, at, low, high, first, last, hidden, scale, ZERO)
+        multiply_row(s, at, s, at, first, last, size, hidden, scale, ZERO)
     elif shape == NEGATIVE_HALF:
-        _half_negative_row(s, at, s, at, low, high, first, last, hidden, scale, ZERO)
+        _half_negative_row(s, at, s, at, first, last, size, hidden, scale, ZERO)
     elif shape == GAUSSIAN_SHAPE:
-        _gaussian_row(s, at, s, at, low, high, first, last, hidden, scale, ZERO)
+        _gaussian_row(s, at, s, at, first, last, size, hidden, scale, ZERO)
     elif shape == BOXCAR:
-        _boxcar_row(s, at, s, at, low, high, first, last, hidden, scale, ZERO)
-    elif power == 2.0:
-        _parabola_row(s, at, s, at, low, high, first, last, hidden, scale, ZERO)
+        _boxcar_row(s, at, s, at, first, last, size, hidden, scale, ZERO)
+    elif shape == SOFTCAP:
+        _softcap_row(s, at, s, at, first, last, size, hidden, np.float32(scale / number), np.float32(number))
+    elif shape == LEAKY:
+        _leaky_row(s, at, s, at, first, last, size, hidden, scale, np.float32(number))
+    elif number == 2.0:
+        _parabola_row(s, at, s, at, first, last, size, hidden, scale, ZERO)
     else:
-        _scale_row(s, at, s, at, low, high, first, last, hidden, scale, ZERO)
+        multiply_row(s, at, s, at, first, last, size, hidden, scale, ZERO)
         for k in range(at + first, at + last):
-            y = 1.0 - _root_power(np.float64(s[k]), power)
+            y = 1.0 - _root_power(np.float64(s[k]), number)
             s[k] = 0.0 if y < 0.0 else y
 
 
 @helper
-def shape_gradient(shape, power, d, at, x, first, last, scale, factor):
-    """d ← factor·d·shape'(scale·x), where x has the products of the row; BOXCAR has no slope."""
-    low, high = first // LANES * LANES, (last + LANES - N1) // LANES * LANES
+def shape_gradient(shape, number, d, at, x, first, last, size, scale, factor):
+    """d ← factor·d·shape'(scale·x), where x has the products of the row; BOXCAR has no slope, LEAKY scale 1."""
     if shape == LINEAR:
-        _scale_row(d, at, d, at, low, high, first, last, ZERO, factor, ZERO)
+        multiply_row(d, at, d, at, first, last, size, ZERO, factor, ZERO)
     elif shape == NEGATIVE_HALF:
-        _scale_row(d, at, d, at, low, high, first, last, ZERO, np.float32(HALF * -factor), ZERO)
+        multiply_row(d, at, d, at, first, last, size, ZERO, np.float32(HALF * -factor), ZERO)
     elif shape == GAUSSIAN_SHAPE:
-        _gaussian_slope_row(d, at, x, N0, low, high, first, last, ZERO, scale, np.float32(HALF * -factor))
-    elif shape == BOXCAR:
-        _clear(d, at, low, high)
-    elif power == 2.0:
-        _parabola_slope_row(d, at, x, N0, low, high, first, last, ZERO, scale, -factor)
-    else:
+        _gaussian_slope_row(d, at, x, N0, first, last, size, ZERO, scale, np.float32(HALF * -factor))
+    elif shape == SOFTCAP:
+        _softcap_slope_row(d, at, x, N0, first, last, size, ZERO, np.float32(scale / number), factor)
+    elif shape == LEAKY:
+        _leaky_slope_row(d, at, x, N0, first, last, size, ZERO, np.float32(number), factor)
+    elif shape == EPANECHNIKOV and number == 2.0:
+        _parabola_slope_row(d, at, x, N0, first, last, size, ZERO, scale, -factor)
+    elif shape == EPANECHNIKOV:
         for k in range(first, last):
-            d[at + k] = factor * (_epanechnikov_slope(np.float64(x[k] * scale), power) * d[at + k])
+            d[at + k] = factor * (_epanechnikov_slope(np.float64(x[k] * scale), number) * d[at + k])
+    else:
+        clear(d, at, at + size)
 
 
 @helper
-def sum_row(s, at, first, last, padded_keys):
-    """s ← s/Σs, zeros elsewhere; return the sum."""
-    low, high = first // LANES * LANES, (last + LANES - N1) // LANES * LANES
-    total = _total(s, at, low, high)
-    scale_row(s, at, first, last, padded_keys, ONE / total if total != 0 else ZERO)
-    return total
+def largest_of(s, at, first, last, size):
+    """Return the largest score that is not NaN; s ← −∞ for other keys in their registers."""
+    return _largest_row(s, at, s, at, first, last, size, np.float32(-np.inf), ONE, ZERO)
 
 
 @helper
-def scale_row(s, at, first, last, padded_keys, by):
-    """s ← by·s over the visible keys, zeros elsewhere."""
-    low, high = first // LANES * LANES, (last + LANES - N1) // LANES * LANES
-    _difference_row(s, at, s, at, low, high, first, last, ZERO, ZERO, by)
-    _clear(s, at, N0, low)
-    _clear(s, at, high, padded_keys)
-
-
-@helper
-def sigmoid_row(s, at, first, last, padded_keys, bias):
-    """s ← σ(s + bias) over the visible keys, zeros elsewhere."""
-    low, high = first // LANES * LANES, (last + LANES - N1) // LANES * LANES
-    _sigmoid_row(s, at, s, at, low, high, first, last, ZERO, bias, ZERO)
-    _clear(s, at, N0, low)
-    _clear(s, at, high, padded_keys)
-
-
-@helper
-def largest_of(s, at, first, last):
-    """Return the largest score that is not NaN; s ← −∞ outside of the visible keys."""
-    return _largest(s, at, first // LANES * LANES, (last + LANES - N1) // LANES * LANES, first, last, ONE)
-
-
-@helper
-def sum_gradient(w, d, at, first, last, padded_keys, inverse):
-    """d ← (d − Σwd)·inverse over the visible keys, zeros elsewhere: the gradient of scores that were divided."""
-    low, high = first // LANES * LANES, (last + LANES - N1) // LANES * LANES
-    mean = _weighted_sum(w, at, d, at, low, high, first, last)
-    _difference_row(d, at, d, at, low, high, first, last, ZERO, mean, inverse)
-    _clear(d, at, N0, low)
-    _clear(d, at, high, padded_keys)
-
-
-@helper
-def sigmoid_gradient(w, d, at, first, last, padded_keys):
-    """d ← d·w(1 − w) over the visible keys, zeros elsewhere."""
-    low, high = first // LANES * LANES, (last + LANES - N1) // LANES * LANES
-    _sigmoid_slope_row(d, at, w, at, low, high, first, last, ZERO, ZERO, ZERO)
-    _clear(d, at, N0, low)
-    _clear(d, at, high, padded_keys)
-
-
-@helper
-def _clear(s, at, start, stop):
-    for k in range(at + start, at + stop):
-        s[k] = ZERO
-
-
-@helper
-def softmax(s, at, first, last, padded_keys, scale, sink):
-    """s ← softmax(scale·s) over the visible keys and a sink, zeros elsewhere.
-
-    Return the maximum, which was subtracted, and the sum before division.
-    """
-    low, high = first // LANES * LANES, (last + LANES - N1) // LANES * LANES
-    top = max(_largest(s, at, low, high, first, last, scale), sink)
+def softmax(s, at, first, last, size, sink):
+    """s ← softmax(s) over the visible keys and a sink; return the maximum and the sum of exponentials."""
+    top = max(largest_of(s, at, first, last, size), sink)
     base = top if top > -np.inf else ZERO
-    total = _exponentials(s, at, low, high, base)
+    total = _exponential_sum(s, at, s, at, first, last, size, ZERO, base, ZERO)
     if sink != -np.inf:
         total += np.float32(np.exp(sink - base))
-    _multiply(s, at, low, high, ONE / total if total != 0 else ZERO)
-    _clear(s, at, N0, low)
-    _clear(s, at, high, padded_keys)
+    multiply_row(s, at, s, at, first, last, size, ZERO, ONE / total if total != 0 else ZERO, ZERO)
     return top, total
 
 
 @helper
-def softmax_backward(w, d, at, first, last, padded_keys, scale):
-    """d ← scale·w(d − Σwd), the gradient of a row's dot products; zeros for masked keys. Return Σwd."""
-    low, high = first // LANES * LANES, (last + LANES - N1) // LANES * LANES
-    mean = _weighted_sum(w, at, d, at, low, high, first, last)
-    _score_gradients(w, at, d, at, low, high, first, last, mean, scale)
-    _clear(d, at, N0, low)
-    _clear(d, at, high, padded_keys)
+def softmax_gradient(w, d, at, first, last, size):
+    """d ← w(d − Σwd) over the visible keys; return Σwd."""
+    mean = _weighted_sum(d, at, w, at, first, last, size, ZERO, ONE, ZERO)
+    _softmax_slope_row(d, at, w, at, first, last, size, ZERO, mean, ZERO)
     return mean
+
+
+@helper
+def divide_by_sum(s, at, first, last, size):
+    """s ← s/Σs over the visible keys; return the sum."""
+    total = _sum_row(s, at, s, at, first, last, size, ZERO, ONE, ZERO)
+    multiply_row(s, at, s, at, first, last, size, ZERO, ONE / total if total != 0 else ZERO, ZERO)
+    return total
+
+
+@helper
+def quotient_gradient(w, d, at, first, last, size, inverse):
+    """d ← (d − Σwd)·inverse over the visible keys: the gradient of scores that were divided by their sum."""
+    mean = _weighted_sum(d, at, w, at, first, last, size, ZERO, ONE, ZERO)
+    _difference_row(d, at, d, at, first, last, size, ZERO, mean, inverse)
+
+
+@helper
+def sigmoid_row(s, at, first, last, size, bias):
+    """s ← σ(s + bias) over the visible keys."""
+    _sigmoid_row(s, at, s, at, first, last, size, ZERO, bias, ZERO)
+
+
+@intrinsic
+def _tanh_gradient(_, g, x, k, y, d_k, of_k, low, high, q, at, d_v, to):
+    """Add g v(1 − t²) without v to 16 features of the keys from low to high, replace those of a query, and add Σ gt.
+
+    With t = tanh(q + k): the features of key i lie in k and d_k at `y + i·of_k`, its gradient in g at `x + i`, the
+    query's in q at `at`, and those of v in d_v at `to`.
+    """
+
+    def make(context, builder, signature, arguments):
+        g, k, q, d_v = (row_pointer(context, builder, signature, arguments, i) for i in (0, 2, 8, 10))
+        d_k = builder.gep(context.make_array(signature.args[4])(context, builder, arguments[4]).data, [arguments[3]])
+        of_k, low, high = arguments[5:8]
+        query, zero = registers.load(builder, q, REGISTER), constant(0.0)
+
+        def step(i, sums):
+            begin = builder.mul(i, of_k)
+            gradient = registers.broadcast(builder, builder.load(builder.gep(g, [i])), REGISTER)
+            t = tanh(builder, builder.fadd(query, registers.load(builder, builder.gep(k, [begin]), REGISTER)))
+            slope = builder.fmul(gradient, builder.fsub(constant(1.0), builder.fmul(t, t)))
+            to_key = builder.gep(d_k, [begin])
+            registers.store(builder, builder.fadd(registers.load(builder, to_key, REGISTER), slope), to_key)
+            return [builder.fadd(sums[0], slope), fma(builder, gradient, t, sums[1])]
+
+        slopes, products = registers.loop(builder, low, high, 1, [zero, zero], step)
+        registers.store(builder, slopes, q)
+        registers.store(builder, builder.fadd(registers.load(builder, d_v, REGISTER), products), d_v)
+        return context.get_dummy_value()
+
+    return types.void(g, x, k, y, d_k, of_k, low, high, q, at, d_v, to), make
+
+
+@helper
+def tanh_gradients(g, padded_keys, q, k, v, d_k, d_v, width, rows, padded_rows, ends):
+    """Compute the gradients of `tanh_to_panels` from those of the scores, g (rows, keys); that of q in its place."""
+    clear(d_k, N0, padded_keys * width)
+    clear(d_v, N0, width)
+    for r in range(rows):
+        for j in range(N0, width, LANES):
+            low, high = ends[r, 0], ends[r, 1]
+            _tanh_gradient(g, r * padded_keys, k, j, d_k, width, low, high, q, r * width + j, d_v, j)
+    for r in range(padded_rows):
+        for c in range(width):
+            q[r * width + c] *= v[c]
+    for r in range(padded_keys):
+        for c in range(width):
+            d_k[r * width + c] *= v[c]

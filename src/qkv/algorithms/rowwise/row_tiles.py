@@ -7,11 +7,14 @@ of a tile is compiled (`weights_kernel`, `gradients_kernel`, `entmax_kernel`).
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from qkv.algorithms.rowwise import row_passes
+from qkv.algorithms.rowwise.row_passes import RULES, RowInputs, RowOperation
 from qkv.algorithms.tiled.cores import recompute_small_distances
 from qkv.engine.dropout import threshold
 from qkv.engine.mechanism import Gradients, Inputs, Mechanism, row_major, zero_gradients
@@ -22,9 +25,6 @@ from qkv.linalg.toeplitz import diagonal_sums, window
 from qkv.masks.lower import Visibility
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, rooted
 from qkv.shapes import Shape
-
-if TYPE_CHECKING:
-    from qkv.algorithms.rowwise.row_passes import RowInputs, RowOperation
 
 SIZE = TileSize(scores=1 << 19, min_rows=64)
 """The size of a tile: products of fewer than 64 rows take three times as long."""
@@ -46,7 +46,7 @@ class ForwardTile(NamedTuple):
     products: Tensor
     weights: Tensor
     state: Any
-    row_inputs: "RowInputs"
+    row_inputs: RowInputs
 
 
 @final
@@ -122,8 +122,6 @@ class RowTiles:
         self, buffers: Gradients, slices: TileSlices, forward: ForwardTile, g_weights: Tensor, g_state: Tensor | None
     ) -> None:
         """Turn products and weights into their gradients, in place, and add the gradients of the parameters."""
-        from qkv.algorithms.rowwise import row_passes
-
         shape = forward.weights.shape
         if g_state is None:
             g_state = torch.empty(0, 0, dtype=torch.float64, device="cpu")
@@ -175,10 +173,8 @@ class RowTiles:
             return _as_table(diagonals, torch.Size((*shape[:-1], diagonals.shape[-1])), dtype)
         return _as_table(None if bias is None else take(bias, items, rows, columns), shape, dtype)
 
-    def _forward_tile(self, tile: Tile, operation: "RowOperation") -> ForwardTile:
+    def _forward_tile(self, tile: Tile, operation: RowOperation) -> ForwardTile:
         """Compute products and weights of a tile."""
-        from qkv.algorithms.rowwise import row_passes
-
         items, rows, columns = tile.slices
         products = self._product(
             "products", take(self.inputs.query, items, rows), take(self.inputs.key, items, columns).mT
@@ -205,9 +201,7 @@ class RowTiles:
     def _accumulate(self, buffer: Tensor, left: Tensor, right: Tensor) -> None:
         _accumulate(buffer, left, right, lambda shape: self.workspace.take("sum", shape, left.dtype))
 
-    def _row_inputs(self, tile: Tile, shape: torch.Size) -> "RowInputs":
-        from qkv.algorithms.rowwise.row_passes import RowInputs
-
+    def _row_inputs(self, tile: Tile, shape: torch.Size) -> RowInputs:
         items, rows, columns = tile.slices
         if id(items) not in self.item_parameters:
             arrays = (take(x, items).reshape(-1).numpy() for x in (self.scale, self.parameter, self.row_offset))
@@ -242,21 +236,8 @@ def _per_item(x: Tensor | None, default: float, shape: tuple[int, ...]) -> Tenso
     return x.double().expand(shape).contiguous().resolve_neg()
 
 
-def constant_item_parameters(mechanism: Mechanism, queries: int) -> tuple[Any, Any, Any]:
-    """Return scale, normalizer parameter and row offset per item, (L,) each, if no tensor gives them."""
-    shape = (*mechanism.leading, 1, 1)
-    scale = _per_item(None, mechanism.factor, shape)
-    parameter = _per_item(None, ALPHA.get(mechanism.normalizer, -torch.inf), shape)
-    row_offset = torch.arange(prod(mechanism.leading), device="cpu") * queries
-    return scale.view(-1).numpy(), parameter.view(-1).numpy(), row_offset.numpy()
-
-
-def row_operation(mechanism: Mechanism, seed: Tensor | None) -> "RowOperation":
+def row_operation(mechanism: Mechanism, seed: Tensor | None) -> RowOperation:
     """Describe a mechanism for the compiled passes over rows."""
-    import numpy as np
-
-    from qkv.algorithms.rowwise.row_passes import RULES, RowOperation
-
     bits: list[int] = []
     if seed is not None:
         keep = np.array(1 / (1 - mechanism.dropout)).view(np.uint64)

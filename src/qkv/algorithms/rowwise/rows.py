@@ -10,9 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qkv.algorithms.rowwise import distances
-from qkv.algorithms.rowwise.distances import Distances
+from qkv.algorithms.rowwise.distances import Distances, distance_operands
 from qkv.algorithms.rowwise.row_tiles import RowTiles
-from qkv.algorithms.rowwise.squared_norms import distance_operands
 from qkv.algorithms.tiled.stripes import SAVED
 from qkv.compiled import available
 from qkv.engine.algorithm import Algorithm, Result, Work
@@ -118,7 +117,7 @@ def _run_distances(problem: Problem, call: Call, facts: Distances) -> Result:
         # From the original vectors, not the centered ones: a center far from some of them rounds them in float32.
         assert facts.center is not None
         query, key = facts.inputs.query.double() - facts.center, facts.inputs.key.double() - facts.center
-    query, key = distance_operands(query, key, query.square().sum(-1, keepdim=True), key.square().sum(-1, keepdim=True))
+    query, key = distance_operands(query, key)
     return _attend(problem, call, facts.mechanism, facts.inputs._replace(query=query, key=key))
 
 

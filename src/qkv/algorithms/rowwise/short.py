@@ -1,4 +1,4 @@
-"""Dot products and distances of short sequences, in one compiled call that reads the tensors as they are.
+"""Attention over short sequences, in one compiled call that reads the tensors as they are.
 
 A call of a few dozen keys takes as long as its operators take to start, so here is one: the kernel gets addresses,
 strides and sizes, and computes guards, scores, normalizer, dropout and output of each item while its matrices are in
@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from qkv.algorithms.rowwise import short_kernel
 from qkv.algorithms.sdpa.flash import refuses_mechanism
 from qkv.compiled import available, thread_pool
 from qkv.compiled.kernels import Kernel
@@ -33,7 +34,7 @@ from qkv.normalizers.dense import Hard, Sigmoid, Softmax
 from qkv.normalizers.sparse import Entmax
 from qkv.normalizers.steep import is_steep
 from qkv.scores.base import HALVES
-from qkv.scores.pointwise import EpanechnikovShape
+from qkv.scores.pointwise import number_of
 from qkv.shapes import Shape
 
 LONGEST = 256
@@ -42,9 +43,11 @@ WIDEST = 128
 """The widest query or value, for the same reason."""
 _LARGEST = torch.finfo(torch.float32).max
 """Replaces a sink of +inf, which takes the whole weight of its row, and the row state that results."""
-_MICROSECONDS = 5e-5
-"""Microseconds of one thread per element of the query and per key, forward."""
-_SHAPES = {"Linear": 0, "NegativeHalf": 1, "GaussianShape": 2, "BoxcarShape": 3, "EpanechnikovShape": 4}
+_MICROSECONDS = {"dot": 5e-5, "distance": 5e-5, "relu_sum": 5e-5, "tanh_sum": 8e-4}
+"""Microseconds of one thread per element of the query and per key, forward, by core."""
+_CORES = {core: code for code, core in enumerate(_MICROSECONDS)}
+_SHAPES = ("Linear", "NegativeHalf", "GaussianShape", "BoxcarShape", "EpanechnikovShape", "Softcap", "Leaky")
+"""In the order of their numbers in the kernels, as `_CORES`."""
 _RULES = {"softmax": 0, "sum": 1, "mean": 2, "identity": 3, "sigmoid": 5, "hard": 6, "sparsemax": 7, "entmax": 7}
 _LAYOUTS = 64
 """For how many layouts of tensors a bound call keeps the tables."""
@@ -55,15 +58,15 @@ def refuses(problem: Problem) -> str | None:
     # This comes first: the size checks below would specialize a traced program to these sizes.
     if problem.mode != "eager":
         return "compiled kernels serve eager calls"
-    shape, biases = type(problem.pointwise).__name__, ("none", "fixed")
+    shape = type(problem.pointwise).__name__
     reasons = (
         (problem.device != "cpu", "the kernels run on the CPU"),
-        (problem.core not in ("dot", "distance"), f"the core is {problem.core}, neither dot nor distance"),
+        (problem.core not in _CORES, f"the core is {problem.core}"),
         (shape not in _SHAPES, f"the scores are {problem.pointwise}"),
         (problem.normalizer not in _RULES, f"the normalizer is {problem.normalizer}"),
         (problem.dtype not in (torch.float32, torch.bfloat16), f"the dtype is {problem.dtype}"),
         (problem.mask == "predicate", "the mask is neither a range of keys nor a matrix"),
-        (problem.bias not in biases, f"the bias is {problem.bias}, not a tensor without a gradient"),
+        (problem.positional, "the bias is a function of positions"),
         (problem.state and problem.gradient, "the row state has no gradient"),
         (max(problem.queries, problem.keys) > LONGEST, f"more than {LONGEST} queries or keys"),
         (max(problem.width, problem.value_width) > WIDEST, f"wider than {WIDEST}"),
@@ -137,15 +140,6 @@ def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
     return None if _inspect(problem, call) else _Bound(problem, call).output
 
 
-def direct(problem: Problem, call: Call) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
-    """Return a function of query, key and value for calls like this one; None if they need more than these."""
-    if problem.dropout or problem.bias != "none" or _inspect(problem, call):
-        return None
-    attend = _Bound(problem, call).output
-    rest = call[3:]
-    return lambda query, key, value: attend(Call(query, key, value, *rest))
-
-
 def run(problem: Problem, call: Call, facts: str | None = None) -> Result:
     """Compute attention; keys and values that every query masks may hold any number."""
     bound = _Bound(problem, call)
@@ -162,8 +156,9 @@ class _Operands(NamedTuple):
     Attributes:
         query, key, value: (..., Q, F), (..., K, F), (..., K, V), float32 or bfloat16.
         sink: (...), float32; or the bias of a sigmoid.
-        first, last, mask: of the lowered mask, (..., Q) and (..., Q, K).
+        vector: (..., F), float32, of `tanh_sum`.
         bias: broadcasts to (..., Q, K), float32.
+        first, last, mask: of the lowered mask, (..., Q) and (..., Q, K).
         scale: multiplies the products.
         drop: seed, threshold and the bits of 1/(1 − p) of dropout; empty for none.
         visibility, seed, dropout: as in `Call`, for gradients with a graph.
@@ -173,10 +168,11 @@ class _Operands(NamedTuple):
     key: Tensor
     value: Tensor
     sink: Tensor | None
+    vector: Tensor | None
+    bias: Tensor | None
     first: Tensor | None
     last: Tensor | None
     mask: Tensor | None
-    bias: Tensor | None
     scale: float
     drop: NDArray[np.uint64]
     visibility: Visibility
@@ -184,15 +180,12 @@ class _Operands(NamedTuple):
     dropout: float
 
 
-_TENSORS = 8
-"""How many of the operands are tensors."""
+_LEARNED, _TENSORS = 6, 9
+"""How many of the operands may have gradients, and how many are tensors."""
 _NOTHING = np.zeros(0, np.uint64)
 _KINDS = (
-    ("sink", torch.float32),
-    ("first", torch.int32),
-    ("last", torch.int32),
-    ("mask", torch.bool),
-    ("bias", torch.float32),
+    *(("sink", torch.float32), ("vector", torch.float32), ("bias", torch.float32)),
+    *(("first", torch.int32), ("last", torch.int32), ("mask", torch.bool)),
 )
 
 
@@ -232,21 +225,19 @@ class _Bound:
 
     def __init__(self, problem: Problem, call: Call) -> None:
         """Choose the kernel, its numbers and its scratch."""
-        from qkv.algorithms.rowwise import short_kernel
-
         self.problem = problem
-        query, key, scale, _ = call.score.prepare(call.query, call.key)
-        self._as_given = query is call.query and key is call.key and not isinstance(scale, Tensor)
+        query, key, scale, vector = call.score.prepare(call.query, call.key)
+        given = query is call.query and key is call.key and vector is None
+        self._as_given = given and not isinstance(scale, Tensor)
         self._scale: float = 1.0 if isinstance(scale, Tensor) else scale
         self._dtype = query.dtype if self._as_given else torch.promote_types(query.dtype, torch.float32)
         self._name, parameter = normalizer_parts(call.normalizer)
         self._alpha = {"sparsemax": 2.0, "entmax": parameter}.get(self._name, 1.5)
-        shape = _SHAPES[type(problem.pointwise).__name__]
-        self._codes = shape, _RULES[problem.normalizer], problem.core == "distance"
-        self._power = float(problem.pointwise.power) if isinstance(problem.pointwise, EpanechnikovShape) else 0.0
+        shape = type(problem.pointwise).__name__
         self._takes_sink = isinstance(call.normalizer, (Softmax, Sigmoid)) and parameter is not None
-        self._plain = problem.mask == "all" and problem.bias == "none" and not (problem.dropout or self._takes_sink)
-        self._has_slope = problem.normalizer != "hard" and shape != _SHAPES["BoxcarShape"]
+        simple = problem.mask == "all" and problem.bias == "none" and problem.core != "tanh_sum"
+        self._plain = simple and not (problem.dropout or self._takes_sink)
+        self._has_slope = problem.normalizer != "hard" and shape != "BoxcarShape"
         self._empty = np.empty(0, np.float32 if self._dtype == torch.float32 else np.uint16)
         self._items, self._leading = problem.rows, problem.leading
         self._output_shape = torch.Size((*problem.leading, problem.queries, problem.value_width))
@@ -256,18 +247,19 @@ class _Bound:
         self._shapes = shapes
         self._sizes = problem.queries, problem.keys, query.shape[-1], problem.value_width
         self._layouts: dict[Any, _Layout] = {}
-        numbers = self._items * problem.queries * problem.keys * problem.width
-        self._numbers = *self._codes, self._scale, self._power, self._alpha
+        time = _MICROSECONDS[problem.core] * self._items * problem.queries * problem.keys * problem.width
+        codes = _CORES[problem.core], _SHAPES.index(shape), _RULES[problem.normalizer]
+        self._numbers = *codes, self._scale, number_of(problem.pointwise), self._alpha
         size = self._dtype.itemsize
         self._passes = tuple(
-            _Pass(kernel[size], self._scratch(backward), _MICROSECONDS * (1 + backward) * numbers)
+            _Pass(kernel[size], self._scratch(backward), time * (1 + backward))
             for backward, kernel in enumerate((short_kernel.forward, short_kernel.backward))
         )
 
     def _scratch(self, backward: int) -> tuple[tuple[Shape, Any], ...]:
         """Return the shapes and types of a kernel's scratch."""
         queries, keys, width, value_width = (-size // 16 * -16 for size in self._sizes)
-        numbers = queries * width + keys * width + keys * value_width
+        numbers = (queries + keys + 2) * width + keys * value_width
         if backward:
             numbers += (queries + keys) * value_width + max(queries, keys) * max(width, value_width)
             numbers += 2 * (queries + 1) * keys
@@ -279,7 +271,7 @@ class _Bound:
         """Compute the output of a call."""
         operands = self.operands(call)
         if self.problem.gradient:
-            output: Tensor = _Short.apply(self, operands, *operands[:4])  # type: ignore[no-untyped-call]
+            output: Tensor = _Short.apply(self, operands, *operands[:_LEARNED])  # type: ignore[no-untyped-call]
         else:
             output = self.forward(operands)[0]
         return self.converted(output)
@@ -290,23 +282,25 @@ class _Bound:
 
     def operands(self, call: Call) -> _Operands:
         """Return what the kernel reads of a call."""
-        query, key, value, scale = call.query, call.key, call.value, self._scale
+        query, key, value, scale, vector = call.query, call.key, call.value, self._scale, None
         if not self._as_given:
             if self.problem.mask != "all":
                 # The gradient of an operand that is computed from NaN is NaN, whatever its own gradient is.
                 call = call.without_hidden_keys()
-            query, key, scale = call.score.prepare(call.query, call.key).with_number()
+            prepared = call.score.prepare(call.query, call.key)
+            (query, key, scale), vector = prepared.with_number(), prepared.vector
             assert scale == self._scale
             operands = (x if x.dtype == self._dtype else x.to(self._dtype) for x in (query, key, call.value))
             # Hidden keys may differ between the items that shared them.
-            query, key, value = (x.expand(shape) for x, shape in zip(operands, self._shapes, strict=True))
+            pairs = zip(operands, self._shapes, strict=True)
+            query, key, value = (x if x.shape == shape else x.expand(shape) for x, shape in pairs)
         if self._plain:
-            return _Operands(query, key, value, *(None,) * 5, scale, _NOTHING, call.visibility, None, 0.0)
+            return _Operands(query, key, value, *(None,) * 6, scale, _NOTHING, call.visibility, None, 0.0)
         first, last = call.visibility.bounds or (None, None)
         bias, mask = call.bias_tensor, call.visibility.dense
         bias = bias if bias is None or bias.dtype == torch.float32 else bias.float()
         drop = _NOTHING if call.seed is None else _drop(call.seed, call.dropout)
-        tensors = query, key, value, self._sink(call), first, last, mask, bias
+        tensors = query, key, value, self._sink(call), vector, bias, first, last, mask
         return _Operands(*tensors, scale, drop, call.visibility, call.seed, call.dropout)
 
     def _sink(self, call: Call) -> Tensor | None:
@@ -329,20 +323,25 @@ class _Bound:
         self._passes[0].run(self._items, self._arguments(operands, tensors, layout, results))
         return output, state
 
-    def backward(self, operands: _Operands, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of query, key, value and sink."""
+    def backward(self, operands: _Operands, needed: Sequence[bool], grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the operands that are needed; those of query, key and value always."""
         tensors = self._checked(operands)
         grad = memory_of(grad, "grad", self._dtype, self._output_shape)
         gradients = [self._like(x) for x in operands[:3]]
-        sink, d_sink = operands.sink, None
-        if sink is not None and self.problem.normalizer == "softmax":
-            d_sink = torch.empty(self._leading, dtype=torch.float64, device="cpu")
         layout = self._layout(tensors, grad, *gradients)
-        results = (*(x.data_ptr() for x in (grad, *gradients)), 0 if d_sink is None else d_sink.data_ptr())
+        queries, keys, width, _ = self._sizes
+        has_sink = operands.sink is not None and self.problem.normalizer == "softmax"
+        parameters = (
+            torch.empty(self._leading, dtype=torch.float64, device="cpu") if has_sink else None,
+            grad.new_zeros(*self._leading, width, dtype=torch.float32) if needed[4] else None,
+            grad.new_empty(*self._leading, queries, keys, dtype=torch.float32) if needed[5] else None,
+        )
+        d_sink, d_vector, d_bias = (0 if x is None else x.data_ptr() for x in parameters)
+        results = (*(x.data_ptr() for x in (grad, *gradients)), d_sink, d_bias, d_vector)
         self._passes[1].run(self._items, self._arguments(operands, tensors, layout, results))
         if not self._has_slope:
             gradients[:2] = (x.zero_() for x in gradients[:2])
-        return tuple(_summed(g, x) for g, x in zip((*gradients, d_sink), operands[:4], strict=True))
+        return tuple(_summed(g, x) for g, x in zip((*gradients, *parameters), operands, strict=False))
 
     def _like(self, x: Tensor) -> Tensor:
         """Return memory for the gradient of a tensor, with all leading dimensions."""
@@ -361,7 +360,7 @@ class _Bound:
             *(query, key, value),
             *(
                 x if x is None else memory_of(x, name, kind)
-                for x, (name, kind) in zip(operands[3:8], _KINDS, strict=True)
+                for x, (name, kind) in zip(operands[3:9], _KINDS, strict=True)
             ),
         ]
 
@@ -379,8 +378,8 @@ class _Bound:
         return layout
 
     def _laid_out(self, tensors: list[Tensor | None], results: tuple[Tensor, ...]) -> _Layout:
-        given = [*tensors, *[None] * (_TENSORS - len(tensors))]
-        query, key, value, sink, first, last, mask, bias = given
+        every = [*tensors, *[None] * (_TENSORS - len(tensors))]
+        query, key, value, sink, vector, bias, first, last, mask = every
         assert query is not None
         output = self._output_strides(query)
         grad, *gradients = results or (None,) * 4
@@ -392,7 +391,8 @@ class _Bound:
             table += [*self._strides(x, 1), 0]
         for x in (mask, bias):
             table += self._strides(x, 2)
-        table += [*self._strides(sink, 0), 0, 0]
+        *of_vector, by = self._strides(vector, 1)
+        table += [*self._strides(sink, 0), 0, 0, *of_vector, 0, by]
         for x in gradients:
             table += self._strides(x, 2)
         return _Layout(np.array(table, np.int64).view(np.uint64), output)
@@ -423,14 +423,15 @@ class _Bound:
         query, key, value, *others = tensors
         addresses = query.data_ptr(), key.data_ptr(), value.data_ptr()  # type: ignore[union-attr]
         if self._plain:
-            return layout.table, *self._numbers, *addresses, 0, 0, 0, 0, 0, *results, _NOTHING, self._empty
-        sink, *rest = (0 if x is None else x.data_ptr() for x in others)
-        return layout.table, *self._numbers, *addresses, *rest, sink, *results, operands.drop, self._empty
+            return layout.table, *self._numbers, *addresses, 0, 0, 0, 0, 0, 0, *results, _NOTHING, self._empty
+        sink, vector, bias, *ranges = (0 if x is None else x.data_ptr() for x in others)
+        rest = *ranges, bias, sink, vector
+        return layout.table, *self._numbers, *addresses, *rest, *results, operands.drop, self._empty
 
     def with_graph(self, operands: _Operands, needed: Sequence[bool], grad: Tensor) -> list[Tensor | None]:
-        """Return the gradients of query, key, value and sink with a graph."""
+        """Return the gradients of the operands with a graph."""
         rank, problem = len(self._leading), self.problem
-        query, key, value, sink = operands[:4]
+        query, key, value, sink, vector, bias = operands[:6]
         parameter = None if sink is None else full_rank(sink[..., None, None], rank + 2)
         if self._name == "entmax":
             parameter = torch.tensor(self._alpha, dtype=torch.float64, device="cpu")
@@ -438,22 +439,23 @@ class _Bound:
             query.expand(*self._leading, *query.shape[-2:]),
             full_rank(key, rank + 2),
             full_rank(value, rank + 2),
+            vector=None if vector is None else full_rank(vector, rank + 1),
             parameter=parameter,
-            bias=None if operands.bias is None else full_rank(operands.bias, rank + 2),
+            bias=None if bias is None else full_rank(bias, rank + 2),
         )
         ties = first_equals(key) if problem.normalizer == "hard" else None
         factor, dropout = operands.scale, operands.dropout
         mechanism = Mechanism(problem.core, problem.pointwise, self._name, factor, dropout, False, self._leading)
-        *gradients, _, _, d_sink = differentiable_gradients(
+        d_query, d_key, d_value, _, d_vector, d_sink, d_bias, *_ = differentiable_gradients(
             mechanism,
             operands.visibility,
             terms,
-            [*needed[:3], False, False, needed[3]],
+            [*needed[:3], False, needed[4], needed[3], needed[5]],
             (grad, None),
             Constants(operands.seed, None if ties is None else full_rank(ties, rank + 1)),
         )
-        gradients.append(d_sink)
-        return [_summed(g, x) for g, x in zip(gradients, (query, key, value, sink), strict=True)]
+        gradients = d_query, d_key, d_value, d_sink, d_vector, d_bias
+        return [_summed(g, x) for g, x in zip(gradients, operands, strict=False)]
 
 
 def _drop(seed: Tensor, dropout: float) -> NDArray[np.uint64]:
@@ -462,7 +464,7 @@ def _drop(seed: Tensor, dropout: float) -> NDArray[np.uint64]:
     return np.array([int(seed) % 2**64, threshold(dropout), int(keep)], np.uint64)
 
 
-def _summed(gradient: Tensor | None, x: Tensor | None) -> Tensor | None:
+def _summed(gradient: Tensor | None, x: Any) -> Tensor | None:
     """Return the gradient of a tensor that was broadcast."""
     if gradient is None or x is None:
         return None
@@ -478,18 +480,17 @@ def _gradients_with_graph(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
 
 class _Short(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, bound: _Bound, operands: _Operands, query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None
-    ) -> Tensor:
+    def forward(ctx: Any, bound: _Bound, operands: _Operands, *_: Tensor | None) -> Tensor:
         # What the backward pass reads again is saved: PyTorch then detects changes in place.
-        ctx.save_for_backward(query, key, value, sink, *operands[4:_TENSORS])
+        ctx.save_for_backward(*operands[:_TENSORS])
         ctx.bound, ctx.others = bound, operands[_TENSORS:]
         return bound.forward(operands)[0]
 
     @staticmethod
     @differentiable_by(_gradients_with_graph)
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        return (None, None, *ctx.bound.backward(_Operands(*ctx.saved_tensors, *ctx.others), grad))
+        operands = _Operands(*ctx.saved_tensors, *ctx.others)
+        return (None, None, *ctx.bound.backward(operands, ctx.needs_input_grad[2:], grad))
 
 
 SHORT_PRODUCTS = Algorithm(
@@ -501,7 +502,6 @@ SHORT_PRODUCTS = Algorithm(
     run,
     kernels=available.why_no_register_kernels,
     reads_hidden_keys=False,
-    direct=direct,
     bind=bind,
 )
 SHORT = Algorithm(
@@ -515,6 +515,5 @@ SHORT = Algorithm(
     _declines,
     kernels=available.why_no_register_kernels,
     reads_hidden_keys=False,
-    direct=direct,
     bind=bind,
 )

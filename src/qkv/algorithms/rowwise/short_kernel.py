@@ -11,22 +11,23 @@ rows at a time. Operands are float32 or bfloat16, converted while they are packe
 
 import numpy as np
 
-from qkv.algorithms.rowwise.dropout_kernel import mix, row_bits
 from qkv.algorithms.rowwise.entmax_kernel import project_row, project_row_back
 from qkv.algorithms.rowwise.row_registers_kernel import (
+    divide_by_sum,
     largest_of,
-    scale_row,
+    multiply_row,
+    quotient_gradient,
     shape_gradient,
     shape_row,
-    sigmoid_gradient,
     sigmoid_row,
+    sigmoid_slope_row,
     softmax,
-    softmax_backward,
-    sum_gradient,
-    sum_row,
+    softmax_gradient,
+    tanh_gradients,
 )
 from qkv.algorithms.rowwise.weights_kernel import BOXCAR, LINEAR, MEAN, SOFTMAX, SUM
 from qkv.compiled.codegen import intrinsic, ir, types
+from qkv.compiled.dropout import is_dropped, row_bits
 from qkv.compiled.kernels import Kernel, helper, inlined
 from qkv.linalg.padded_rows import clear, load, round_up, store
 from qkv.linalg.small_matmul import (
@@ -38,17 +39,18 @@ from qkv.linalg.small_matmul import (
     multiply_panels,
     multiply_transposed,
     multiply_visible,
+    tanh_to_panels,
     transpose_to_panels,
     weighted_differences,
 )
 
 IDENTITY, SIGMOID, HARD, ENTMAX = 3, 5, 6, 7
+DOT, DISTANCE, RELU_SUM, TANH_SUM = 0, 1, 2, 3
 # Exact in float32; a Python float would promote float32 to float64.
 ZERO, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)
 
-QUERY, KEY, VALUE, OUT, FIRST, LAST, MASK, BIAS, PARAMETER, D_QUERY, D_KEY, D_VALUE = range(6, 66, 5)
+QUERY, KEY, VALUE, OUT, FIRST, LAST, MASK, BIAS, PARAMETER, VECTOR, D_QUERY, D_KEY, D_VALUE = range(6, 71, 5)
 """Where the strides of a tensor begin in the table, after its sizes: over three leading dimensions, rows, columns."""
-ENTRIES = 66
 
 
 def _array_at(kind_of):
@@ -174,14 +176,13 @@ def _hide(sizes, item, r, mask, s, at, low, high, hidden):
 def _drop(s, at, low, high, bits, threshold, keep):
     """s ← 0, or keep·s, by the bits of (seed, row, key)."""
     for k in range(low, high):
-        key = mix(np.uint32(np.uint32(k) + np.uint32(0x9E3779B9)))
-        s[at + k] = s[at + k] * keep if mix(np.uint32(bits + key)) >= threshold else ZERO
+        s[at + k] = ZERO if is_dropped(bits, k, threshold) else s[at + k] * keep
 
 
 @helper
 def _select_first(s, at, low, high, padded_keys):
     """s ← 1 at the first of the largest scores, 0 elsewhere; NaN if one is NaN; 0 if all are −∞. Return the largest."""
-    top, count, winner, sick = largest_of(s, at, low, high), N0, low, N0
+    top, count, winner, sick = largest_of(s, at, low, high, padded_keys), N0, low, N0
     for k in range(low, high):
         sick += N1 if s[at + k] != s[at + k] else N0
         if count == N0 and s[at + k] == top:
@@ -195,19 +196,25 @@ def _select_first(s, at, low, high, padded_keys):
     return np.float64(np.nan) if sick != N0 else np.float64(top)
 
 
+@helper
+def _take_mean(s, at, low, high, padded_keys, visible):
+    """s ← s/n."""
+    by = np.float32(1.0 / np.float64(max(visible, N1)))
+    multiply_row(s, at, s, at, low, high, padded_keys, ZERO, by, ZERO)
+
+
 @inlined
 def _weigh(rule, s, at, low, high, padded_keys, visible, parameter, alpha, near, columns):
     """s ← the weights of a row of scores, zeros for keys that it does not see; return the row state."""
     state = np.float64(visible)
     if rule == SOFTMAX:
-        top, total = softmax(s, at, low, high, padded_keys, ONE, parameter)
+        top, total = softmax(s, at, low, high, padded_keys, parameter)
         state = np.float64(top) + np.log(np.float64(total)) if total != 0 else -np.inf
     elif rule == SUM:
-        state = np.float64(sum_row(s, at, low, high, padded_keys))
+        state = np.float64(divide_by_sum(s, at, low, high, padded_keys))
     elif rule == MEAN:
-        scale_row(s, at, low, high, padded_keys, np.float32(1.0 / np.float64(max(visible, N1))))
+        _take_mean(s, at, low, high, padded_keys, visible)
     elif rule == IDENTITY:
-        scale_row(s, at, low, high, padded_keys, ONE)
         state = 0.0
     elif rule == SIGMOID:
         shift = np.float32(-np.log(np.float64(max(visible, N1)))) if parameter == -np.inf else parameter
@@ -226,16 +233,16 @@ def _unweigh(rule, w, d, at, low, high, padded_keys, visible, state, alpha, spar
     """d ← the gradient of a row's scores, from that of its weights w; return Σwd under a softmax."""
     mean = 0.0
     if rule == SOFTMAX:
-        mean = np.float64(softmax_backward(w, d, at, low, high, padded_keys, ONE))
+        mean = np.float64(softmax_gradient(w, d, at, low, high, padded_keys))
     elif rule == SUM:
         inverse = np.float32(1.0 / state) if state != 0.0 else ZERO
-        sum_gradient(w, d, at, low, high, padded_keys, inverse)
+        quotient_gradient(w, d, at, low, high, padded_keys, inverse)
     elif rule == MEAN:
-        scale_row(d, at, low, high, padded_keys, np.float32(1.0 / np.float64(max(visible, N1))))
+        _take_mean(d, at, low, high, padded_keys, visible)
     elif rule == IDENTITY:
-        scale_row(d, at, low, high, padded_keys, ONE)
+        multiply_row(d, at, d, at, low, high, padded_keys, ZERO, ONE, ZERO)
     elif rule == SIGMOID:
-        sigmoid_gradient(w, d, at, low, high, padded_keys)
+        sigmoid_slope_row(d, at, w, at, low, high, padded_keys, ZERO, ZERO, ZERO)
     elif rule == HARD:
         clear(d, at, at + padded_keys)
     else:
@@ -261,9 +268,37 @@ def _store_item(sizes, item, like, x, at, first, rows, width, padded_width, addr
     store(x, at, rows, width, padded_width, _values_at(address, like), to, by_row, by)
 
 
+@helper
+def _score(core, s, to, padded_keys, q, padded_width, t, ranges, block, vector):
+    """s ← what the core computes of a block of rows."""
+    if core == DISTANCE:
+        distances_to_panels(s, to, padded_keys, q, padded_width, t, ranges, block, q)
+    elif core == TANH_SUM:
+        tanh_to_panels(s, to, padded_keys, q, padded_width, t, ranges, block, vector)
+    else:
+        multiply_panels(s, to, padded_keys, q, padded_width, t, ranges, block, q)
+
+
+@helper
+def _add_ones(q, k, padded_width, queries, low, high):
+    """(q), (k) → (q, 1), (1, k), whose dot product is q + k, rounded once."""
+    for r in range(queries):
+        q[r * padded_width + N1] = ONE
+    for r in range(low, high):
+        k[r * padded_width + N1] = k[r * padded_width]
+        k[r * padded_width] = ONE
+
+
+@helper
+def _write_bias_gradient(d, at, d_bias, start, keys):
+    gradients = _floats_at(d_bias, 0)
+    for k in range(keys):
+        gradients[start + k] = d[at + k]
+
+
 @inlined
 def _load_operands(
-    sizes, item, like, query, key, value, first, last, mask, q, k, v, padded_rows, padded_keys, padded_width,
+    sizes, item, core, like, query, key, value, first, last, mask, q, k, v, padded_rows, padded_keys, padded_width,
     padded_value_width, ends, ranges, seen,
 ):  # fmt: skip
     """Copy an item's operands, zeros for what no query sees and for queries that see nothing."""
@@ -272,6 +307,8 @@ def _load_operands(
     _load_item(sizes, item, like, query, QUERY, N0, queries, width, q, padded_width, padded_rows)
     _load_item(sizes, item, like, key, KEY, low, high, width, k, padded_width, padded_keys)
     _load_item(sizes, item, like, value, VALUE, low, high, value_width, v, padded_value_width, padded_keys)
+    if core == RELU_SUM:
+        _add_ones(q, k, padded_width, queries, low, high)
     if first != N0 or last != N0:
         _clear_blind(q, padded_width, queries, ends)
     if mask != N0 or min(first, last) != N0:
@@ -282,12 +319,12 @@ def _load_operands(
 
 @inlined
 def _weigh_row(
-    sizes, item, r, shape, power, rule, scale, alpha, sink, mask, bias, drop, s, at, low, high, padded_keys, near,
+    sizes, item, r, shape, number, rule, scale, alpha, sink, mask, bias, drop, s, at, low, high, padded_keys, near,
     columns,
 ):  # fmt: skip
     """s ← the weights of a row from its products, without dropout; return the row state and how many it sees."""
     hidden = np.float32(-np.inf) if rule == SOFTMAX or rule >= HARD else ZERO
-    shape_row(shape, power, s, at, low, high, scale, hidden)
+    shape_row(shape, number, s, at, low, high, padded_keys, scale, hidden)
     visible = high - low
     if bias != N0:
         _add_bias(sizes, item, r, bias, s, at, low, high)
@@ -300,28 +337,29 @@ def _weigh_row(
 
 
 def _forward(
-    start, stop, sizes, shape, rule, distances, scale, power, alpha, query, key, value, first, last, mask, bias,
-    parameter, out, state, drop, like, floats, doubles, rows,
+    start, stop, sizes, core, shape, rule, scale, number, alpha, query, key, value, first, last, mask, bias, parameter,
+    vector, out, state, drop, like, floats, doubles, rows,
 ):  # fmt: skip
     """Compute the items start to stop.
 
     Args:
         start, stop: the range of items, counted over three leading dimensions.
         sizes: the last two leading dimensions, Q, K, F and V, and then the strides of all tensors.
-        shape, power: the function that follows the products, as in `weights_kernel`.
+        core: the number of a core: products, squared distances, sums, or sums of tanh.
+        shape, number: the function that follows, as in `weights_kernel` and `row_registers_kernel`, and its number.
         rule: the number of a normalizer, as there or above.
-        distances: whether squared distances take the place of products.
         scale: multiplies the products.
         alpha: of entmax; 2 is sparsemax.
         query, key, value: addresses.
         first, last: addresses of the range of keys that a row sees, int32; 0 for none.
         mask, bias: addresses, of bytes and float32, over (Q, K); 0 for none.
         parameter: the address of the sink, or a sigmoid's bias, of each item, float32; 0 for none.
+        vector: the address of what multiplies the features of each item under TANH_SUM, (F), float32; 0 for none.
         out: the address of the output.
         state: the address of the row states, (items, Q), float64; 0 if not requested.
         drop: seed, threshold and the bits of 1/(1 − p) of dropout; empty for none.
         like: an empty array of the operands' type.
-        floats, doubles, rows: scratch of this thread: (Q, F), (K, F), (K, V), (F, K), (8, K), (8, V) and 64
+        floats, doubles, rows: scratch of this thread: (Q, F), (K, F), (K, V), (F, K), (8, K), (8, V), twice F and 64
             numbers; (K + 1) numbers, and K more; two for each row, and for each eight rows.
     """
     queries, keys, width, value_width = sizes[2], sizes[3], sizes[4], sizes[5]
@@ -333,33 +371,33 @@ def _forward(
     at_t = at_v + padded_keys * padded_value_width
     at_s = at_t + padded_keys * padded_width
     at_o = at_s + BLOCK * padded_keys
-    end = at_o + BLOCK * padded_value_width
+    at_w = at_o + BLOCK * padded_value_width
+    end = at_w + padded_width
     q, k, v, t, s = floats[:at_k], floats[at_k:at_v], floats[at_v:at_t], floats[at_t:at_s], floats[at_s:at_o]
-    o, columns, near = floats[at_o:end], floats[end:], doubles[: keys + N1]
+    o, weight, columns, near = floats[at_o:at_w], floats[at_w:end], floats[end:], doubles[: keys + N1]
     seen = doubles[keys + N1 :].view(np.uint64)
     states, parameters = _doubles_at(state, 0), _floats_at(parameter, 0)
     for item in range(start, stop):
         _load_operands(
-            sizes, item, like, query, key, value, first, last, mask, q, k, v, padded_rows, padded_keys, padded_width,
-            padded_value_width, ends, ranges, seen,
+            sizes, item, core, like, query, key, value, first, last, mask, q, k, v, padded_rows, padded_keys,
+            padded_width, padded_value_width, ends, ranges, seen,
         )  # fmt: skip
+        if vector != N0:
+            _load_item(sizes, item, parameters, vector, VECTOR, N0, N1, width, weight, padded_width, N1)
         transpose_to_panels(k, padded_keys, padded_width, t)
         sink = np.float32(-np.inf)
         if parameter != N0:
             sink = parameters[_place(sizes, PARAMETER, item)]
         for block in range((queries + BLOCK - N1) // BLOCK):
             # A block's scores and weights stay in the L1 cache.
-            if distances:
-                distances_to_panels(s, N0, padded_keys, q, padded_width, t, ranges, block)
-            else:
-                multiply_panels(s, N0, padded_keys, q, padded_width, t, ranges, block)
+            _score(core, s, N0, padded_keys, q, padded_width, t, ranges, block, weight)
             count = min(BLOCK, queries - block * BLOCK)
             clear(s, count * padded_keys, BLOCK * padded_keys)
             for i in range(count):
                 r, at = block * BLOCK + i, i * padded_keys
                 low, high = ends[r, 0], ends[r, 1]
                 row_state, _ = _weigh_row(
-                    sizes, item, r, shape, power, rule, scale, alpha, sink, mask, bias, drop, s, at, low, high,
+                    sizes, item, r, shape, number, rule, scale, alpha, sink, mask, bias, drop, s, at, low, high,
                     padded_keys, near, columns,
                 )  # fmt: skip
                 if state != N0:
@@ -372,20 +410,21 @@ def _forward(
 
 
 def _backward(
-    start, stop, sizes, shape, rule, distances, scale, power, alpha, query, key, value, first, last, mask, bias,
-    parameter, grad, d_query, d_key, d_value, d_parameter, drop, like, floats, doubles, rows,
+    start, stop, sizes, core, shape, rule, scale, number, alpha, query, key, value, first, last, mask, bias, parameter,
+    vector, grad, d_query, d_key, d_value, d_parameter, d_bias, d_vector, drop, like, floats, doubles, rows,
 ):  # fmt: skip
     """Compute the gradients of the items start to stop, with recomputed weights.
 
     Args:
-        start, stop, sizes, shape, rule, distances, scale, power, alpha, query, key, value, first, last, mask, bias,
-            parameter, drop, like: as `forward`.
+        start, stop, sizes, core, shape, rule, scale, number, alpha, query, key, value, first, last, mask, bias,
+            parameter, vector, drop, like: as `forward`.
         grad: the address of the output's gradient, whose strides take the place of the output's.
         d_query, d_key, d_value: addresses of the gradients.
         d_parameter: the address of the gradient of each item's sink, float64; 0 if not requested.
+        d_bias, d_vector: likewise of the bias, (items, Q, K), and of the vector, (items, F); float32.
         floats, doubles, rows: scratch of this thread: (Q, F), (K, F), (K, V), (Q, V), the largest of these,
-            (K, V), twice (Q, K), twice K and 64 numbers; (K + 1) numbers, and K more; two for each row, and for each
-            eight rows.
+            (K, V), twice (Q, K), twice K, twice F and 64 numbers; (K + 1) numbers, and K more; two for each row, and
+            for each eight rows.
     """
     queries, keys, width, value_width = sizes[2], sizes[3], sizes[4], sizes[5]
     padded_rows, padded_keys = round_up(queries), round_up(keys)
@@ -400,20 +439,25 @@ def _backward(
     at_d = at_s + padded_rows * padded_keys
     at_x = at_d + padded_rows * padded_keys
     at_y = at_x + padded_keys
-    end = at_y + padded_keys
+    at_w = at_y + padded_keys
+    at_dw = at_w + padded_width
+    end = at_dw + padded_width
     q, k, v, g, t = floats[:at_k], floats[at_k:at_v], floats[at_v:at_g], floats[at_g:at_t], floats[at_t:at_u]
-    u, s, d, x, spare = floats[at_u:at_s], floats[at_s:at_d], floats[at_d:at_x], floats[at_x:at_y], floats[at_y:end]
+    u, s, d, x, spare = floats[at_u:at_s], floats[at_s:at_d], floats[at_d:at_x], floats[at_x:at_y], floats[at_y:at_w]
+    weight, d_weight = floats[at_w:at_dw], floats[at_dw:end]
     columns, near, seen = floats[end:], doubles[: keys + N1], doubles[keys + N1 :].view(np.uint64)
     parameters, d_parameters = _floats_at(parameter, 0), _doubles_at(d_parameter, 0)
     # The gradient of ‖q − k‖² with respect to q is 2(q − k).
-    factor = scale * TWO if distances else scale
+    factor = scale * TWO if core == DISTANCE else scale
     has_slope = rule != HARD and shape != BOXCAR
-    needs_scores = has_slope or d_parameter != N0
+    needs_scores = has_slope or max(d_parameter, d_bias) != N0
     for item in range(start, stop):
         _load_operands(
-            sizes, item, like, query, key, value, first, last, mask, q, k, v, padded_rows, padded_keys, padded_width,
-            padded_value_width, ends, ranges, seen,
+            sizes, item, core, like, query, key, value, first, last, mask, q, k, v, padded_rows, padded_keys,
+            padded_width, padded_value_width, ends, ranges, seen,
         )  # fmt: skip
+        if vector != N0:
+            _load_item(sizes, item, parameters, vector, VECTOR, N0, N1, width, weight, padded_width, N1)
         _load_item(sizes, item, like, grad, OUT, N0, queries, value_width, g, padded_value_width, padded_rows)
         if first != N0 or last != N0:
             _clear_blind(g, padded_value_width, queries, ends)
@@ -425,12 +469,9 @@ def _backward(
             sink = parameters[_place(sizes, PARAMETER, item)]
         for block in range(padded_rows // BLOCK):
             to = block * BLOCK * padded_keys
-            if distances:
-                distances_to_panels(s, to, padded_keys, q, padded_width, t, ranges, block)
-            else:
-                multiply_panels(s, to, padded_keys, q, padded_width, t, ranges, block)
+            _score(core, s, to, padded_keys, q, padded_width, t, ranges, block, weight)
             if needs_scores:
-                multiply_panels(d, to, padded_keys, g, padded_value_width, u, ranges, block)
+                multiply_panels(d, to, padded_keys, g, padded_value_width, u, ranges, block, g)
             stop_row = min(block * BLOCK + BLOCK, queries)
             for r in range(block * BLOCK, stop_row):
                 at, low, high = r * padded_keys, ends[r, 0], ends[r, 1]
@@ -438,7 +479,7 @@ def _backward(
                     for j in range(low // LANES * LANES, round_up(high)):
                         x[j] = s[at + j]
                 row_state, visible = _weigh_row(
-                    sizes, item, r, shape, power, rule, scale, alpha, sink, mask, bias, drop, s, at, low, high,
+                    sizes, item, r, shape, number, rule, scale, alpha, sink, mask, bias, drop, s, at, low, high,
                     padded_keys, near, columns,
                 )  # fmt: skip
                 bits, keep = np.uint32(0), ONE
@@ -452,7 +493,11 @@ def _backward(
                     )  # fmt: skip
                     if sink != -np.inf and rule == SOFTMAX:
                         g_sink -= np.exp(np.float64(sink) - row_state) * mean
-                    shape_gradient(shape, power, d, at, x, low, high, scale, factor)
+                    if d_bias != N0:
+                        if mask != N0:
+                            _hide(sizes, item, r, mask, d, at, low, high, ZERO)
+                        _write_bias_gradient(d, at, d_bias, (item * queries + r) * keys, keys)
+                    shape_gradient(shape, number, d, at, x, low, high, padded_keys, scale, factor)
                     if mask != N0:
                         _hide(sizes, item, r, mask, d, at, low, high, ZERO)
                 if drop.size:
@@ -463,12 +508,20 @@ def _backward(
             d_parameters[item] = g_sink
         multiply_transposed(t, padded_value_width, padded_keys, s, padded_keys, g, ranges, padded_rows, v, False)
         _store_item(sizes, item, like, t, N0, N0, keys, value_width, padded_value_width, d_value, D_VALUE)
-        if has_slope:
-            multiply_transposed(t, padded_width, padded_keys, d, padded_keys, q, ranges, padded_rows, k, distances)
+        if has_slope and core == TANH_SUM:
+            tanh_gradients(d, padded_keys, q, k, weight, t, d_weight, padded_width, queries, padded_rows, ends)
             _store_item(sizes, item, like, t, N0, N0, keys, width, padded_width, d_key, D_KEY)
+            _store_item(sizes, item, like, q, N0, N0, queries, width, padded_width, d_query, D_QUERY)
+            if d_vector != N0:
+                store(d_weight, N0, N1, width, padded_width, _floats_at(d_vector, 0), item * width, width, N1)
+        elif has_slope:
+            differences = core == DISTANCE
+            multiply_transposed(t, padded_width, padded_keys, d, padded_keys, q, ranges, padded_rows, k, differences)
+            column = N1 if core == RELU_SUM else N0
+            _store_item(sizes, item, like, t, column, N0, keys, width, padded_width, d_key, D_KEY)
             for block in range(padded_rows // BLOCK):
                 to, row = block * BLOCK * padded_width, block * BLOCK * padded_keys
-                if distances:
+                if differences:
                     low, high = ranges[block, 0], max(ranges[block, 0], ranges[block, 1])
                     weighted_differences(
                         t, to, padded_width, d, row + low, padded_keys, N1, k, low * padded_width, padded_width,
@@ -482,7 +535,7 @@ def _backward(
 def _kernels(function, addresses):
     """Return a kernel for each type of operands, float32 and the bits of bfloat16, by the size of a number."""
     signature = (
-        f"void(u8, u8, u8[::1], i8, i8, b1, F, f8, f8, {'u8, ' * addresses}u8[::1], T[::1], F[::1], f8[::1], u8[:,::1])"
+        f"void(u8, u8, u8[::1], i8, i8, i8, F, f8, f8, {'u8, ' * addresses}u8[::1], T[::1], F[::1], f8[::1], u8[:,::1])"
     )
     return {
         size: Kernel(function, signature.replace("T", letter), scratch=3, single=True)
@@ -490,4 +543,4 @@ def _kernels(function, addresses):
     }
 
 
-forward, backward = _kernels(_forward, 10), _kernels(_backward, 13)
+forward, backward = _kernels(_forward, 11), _kernels(_backward, 16)

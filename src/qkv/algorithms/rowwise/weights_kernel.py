@@ -10,11 +10,11 @@ in the L1 cache between the steps; a PyTorch operator for each step would read a
 
 import numpy as np
 
-from qkv.algorithms.rowwise.dropout_kernel import mix, row_bits
-from qkv.algorithms.rowwise.row_loops_kernel import copy_row, count_true, hide, largest, sum_of
+from qkv.compiled.dropout import drop_weights, row_bits
 from qkv.compiled.exp import exp_or_zero, exp_single_or_zero
 from qkv.compiled.hints import wide_registers
 from qkv.compiled.kernels import helper, inlined, kernel
+from qkv.compiled.row_loops import copy_row, count_true, hide, largest, sum_of
 
 LINEAR, NEGATIVE_HALF, GAUSSIAN_SHAPE, BOXCAR, EPANECHNIKOV = 0, 1, 2, 3, 4
 SOFTMAX, SUM, MEAN, IDENTITY, SCORES = 0, 1, 2, 3, 4
@@ -65,23 +65,6 @@ def _epanechnikov(s, power):
 
 
 @helper
-def _scale(_shape, _power, _single, x, scale, s):
-    """s ← x·scale."""
-    wide_registers()
-    for k in range(s.size):
-        s[k] = x[k] * scale
-
-
-@helper
-def _halve_distances(_shape, _power, _single, x, scale, s):
-    """s ← −max(0, x)·scale/2."""
-    wide_registers()
-    _distances(x, scale, s)
-    for k in range(s.size):
-        s[k] = -HALF * s[k]
-
-
-@helper
 def _apply_shape(shape, power, single, x, scale, s):
     """s ← shape(x·scale), the scores of a row before the bias."""
     wide_registers()
@@ -127,7 +110,7 @@ def _divide_all(w, total):
 def _softmax(s, w, sink, single, columns):
     """w ← e^s/Σe^s, with the largest score subtracted first; return the log-sum-exp."""
     wide_registers()
-    top = max(np.float64(largest(s, columns)), sink)
+    top = max(np.float64(largest(s, -np.inf, columns)), sink)
     columns[0] = top if top > -np.inf else 0.0
     base = columns[0]
     if single:
@@ -158,21 +141,6 @@ def _divide_by_sum(s, w, columns):
     return total
 
 
-@helper
-def _apply_dropout(w, bits, start, threshold, keep_factor):
-    """Zero weights by the bits of (seed, row, key), and scale the others by 1/(1 − p)."""
-    wide_registers()
-    for k in range(w.size):
-        key = mix(np.uint32(np.uint32(start + k) + np.uint32(0x9E3779B9)))
-        w[k] = w[k] * keep_factor if mix(np.uint32(bits + key)) >= threshold else ZERO
-
-
-@inlined
-def _normalize_softmax(_rule, s, w, sink, _visible, single, columns):
-    """w ← the normalized scores of a row under SOFTMAX; return the row state."""
-    return _softmax(s, w, sink, single, columns)
-
-
 @inlined
 def _normalize(rule, s, w, sink, visible, single, columns):
     """w ← the normalized scores of a row; return the row state."""
@@ -188,86 +156,66 @@ def _normalize(rule, s, w, sink, visible, single, columns):
     return 0.0
 
 
-@helper
-def _copy(_rule, s, w, _sink, _visible, _single, _columns):
-    """w ← s; return the row state, which is 0."""
-    copy_row(s, w)
-    return 0.0
-
-
 _SIGNATURE = (
     "void(i8, i8, i8, f8, i8, b1, X[:,:,::1], f8[::1], f8[::1], i4[:,::1], i4[:,::1], b1[:,:,::1], F[:,:,::1],"
     " u8[::1], i8[::1], i8, F[:,:,::1], f8[:,::1], X[::1], X[::1])"
 )
 
 
-def _rows_forward(name, apply_shape, normalize):
-    """Return the function of a kernel; `apply_shape` and `normalize` are the parts that it compiles."""
+def rows_forward(
+    start, stop, shape, power, rule, single, products, scale, sink, first, last, mask, bias,
+    drop, row_offset, column_offset, weights, state, s, columns,
+):  # fmt: skip
+    """Compute the weights of the rows start to stop of a tile, counted over (L, h).
 
-    def rows_forward(
-        start, stop, shape, power, rule, single, products, scale, sink, first, last, mask, bias,
-        drop, row_offset, column_offset, weights, state, s, columns,
-    ):  # fmt: skip
-        """Compute the weights of the rows start to stop of a tile, counted over (L, h).
-
-        Args:
-            start, stop: the range of rows.
-            shape, power: LINEAR for a dot product; for a squared distance NEGATIVE_HALF, GAUSSIAN_SHAPE, BOXCAR, or
-                EPANECHNIKOV with its power.
-            rule: the number of a normalizer; SCORES writes the scores themselves, masked ones as −inf, for another
-                kernel to normalize.
-            single: whether the weights are float32.
-            products: (L, h, c).
-            scale: (L), multiplies the products.
-            sink: (L), the sink of a softmax; −inf for none.
-            first, last: (L, h), the keys that each row may see.
-            mask: (1 or L, 1 or h, c); of size zero for none.
-            bias: of the same shape; or the diagonals of a relative bias, (1 or L, 1, h + c − 1).
-            drop: seed, threshold and the bits of 1/(1 − p) of dropout; empty for none.
-            row_offset: (L), the number of each item's first row, counted over the whole problem.
-            column_offset: the number of the key in the first column.
-            weights: (L, h, c), written.
-            state: (L, h), written.
-            s, columns: scratch of this thread, c and 64 numbers.
-        """
-        height, width = products.shape[1], products.shape[2]
-        hidden = 0.0 if SOFTMAX < rule < SCORES else -np.inf
-        for row in range(start, stop):
-            n, q = row // height, row % height
-            low, high = max(np.int64(first[n, q]) - column_offset, 0), min(np.int64(last[n, q]) - column_offset, width)
-            low = min(low, width)
-            high = max(low, high)
-            scores, w = s[: high - low], weights[n, q, low:high]
-            visible = high - low
-            columns[0] = hidden if rule == SCORES else 0.0
-            weights[n, q, :low] = columns[0]
-            weights[n, q, high:] = columns[0]
-            columns[0] = scale[n]
-            apply_shape(shape, power, single, products[n, q, low:high], columns[0], scores)
-            if bias.size:
-                at = low + (height - 1 - q if bias.shape[2] > width else 0)
-                _add_bias(scores, bias[n if bias.shape[0] > 1 else 0, q if bias.shape[1] > 1 else 0, at : at + visible])
-            if mask.size:
-                seen = mask[n if mask.shape[0] > 1 else 0, q if mask.shape[1] > 1 else 0, low:high]
-                columns[0] = hidden
-                hide(scores, seen, columns[0])
-                visible = count_true(seen)
-            state[n, q] = normalize(rule, scores, w, sink[n], visible, single, columns)
-            if drop.size:
-                columns[0] = np.uint64(drop[2]).view(np.float64)
-                bits = row_bits(drop[0], np.uint64(row_offset[n] + q))
-                _apply_dropout(w, bits, column_offset + low, drop[1], columns[0])
-
-    rows_forward.__qualname__ = name
-    return rows_forward
+    Args:
+        start, stop: the range of rows.
+        shape, power: LINEAR for a dot product; for a squared distance NEGATIVE_HALF, GAUSSIAN_SHAPE, BOXCAR, or
+            EPANECHNIKOV with its power.
+        rule: the number of a normalizer; SCORES writes the scores themselves, masked ones as −inf, for another
+            kernel to normalize.
+        single: whether the weights are float32.
+        products: (L, h, c).
+        scale: (L), multiplies the products.
+        sink: (L), the sink of a softmax; −inf for none.
+        first, last: (L, h), the keys that each row may see.
+        mask: (1 or L, 1 or h, c); of size zero for none.
+        bias: of the same shape; or the diagonals of a relative bias, (1 or L, 1, h + c − 1).
+        drop: seed, threshold and the bits of 1/(1 − p) of dropout; empty for none.
+        row_offset: (L), the number of each item's first row, counted over the whole problem.
+        column_offset: the number of the key in the first column.
+        weights: (L, h, c), written.
+        state: (L, h), written.
+        s, columns: scratch of this thread, c and 64 numbers.
+    """
+    height, width = products.shape[1], products.shape[2]
+    hidden = 0.0 if SOFTMAX < rule < SCORES else -np.inf
+    for row in range(start, stop):
+        n, q = row // height, row % height
+        low, high = max(np.int64(first[n, q]) - column_offset, 0), min(np.int64(last[n, q]) - column_offset, width)
+        low = min(low, width)
+        high = max(low, high)
+        scores, w = s[: high - low], weights[n, q, low:high]
+        visible = high - low
+        columns[0] = hidden if rule == SCORES else 0.0
+        weights[n, q, :low] = columns[0]
+        weights[n, q, high:] = columns[0]
+        columns[0] = scale[n]
+        _apply_shape(shape, power, single, products[n, q, low:high], columns[0], scores)
+        if bias.size:
+            at = low + (height - 1 - q if bias.shape[2] > width else 0)
+            _add_bias(scores, bias[n if bias.shape[0] > 1 else 0, q if bias.shape[1] > 1 else 0, at : at + visible])
+        if mask.size:
+            seen = mask[n if mask.shape[0] > 1 else 0, q if mask.shape[1] > 1 else 0, low:high]
+            columns[0] = hidden
+            hide(scores, seen, columns[0])
+            visible = count_true(seen)
+        state[n, q] = _normalize(rule, scores, w, sink[n], visible, single, columns)
+        if drop.size:
+            columns[0] = np.uint64(drop[2]).view(np.float64)
+            bits = row_bits(drop[0], np.uint64(row_offset[n] + q))
+            drop_weights(w, bits, column_offset + low, drop[1], columns[0])
 
 
-_every = _rows_forward("rows_forward", _apply_shape, _normalize)
-same_dtype = kernel(_SIGNATURE.replace("X", "F"), scratch=2)(_every)
-float64_products = kernel(_SIGNATURE.replace("X", "f8"), scratch=2)(_every)
-scaled_products = kernel(_SIGNATURE.replace("X", "F"), scratch=2)(_rows_forward("scaled_products", _scale, _copy))
-"""For LINEAR and SCORES alone, as entmax of dot products needs it: it compiles in a third of the time."""
-_exponentials = _rows_forward("exponentials", _halve_distances, _normalize_softmax)
-exponentials = kernel(_SIGNATURE.replace("X", "F"), scratch=2)(_exponentials)
-exponentials_of_float64 = kernel(_SIGNATURE.replace("X", "f8"), scratch=2)(_exponentials)
-"""For NEGATIVE_HALF under SOFTMAX: squared distances, and Gaussians under their sum."""
+same_dtype = kernel(_SIGNATURE.replace("X", "F"), scratch=2)(rows_forward)
+float64_products = kernel(_SIGNATURE.replace("X", "f8"), scratch=2)(rows_forward)

@@ -1,7 +1,6 @@
 """PyTorch's fused kernel, for softmax attention over dot products."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -111,32 +110,15 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     return result
 
 
-def direct(problem: Problem, call: Call) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
-    """Return `run` for calls like this one; None if inputs must be prepared or padded, or the result checked.
+def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
+    """Return `run` for calls like this one; None if inputs must be prepared or padded.
 
     Around a kernel that takes 20 µs, Python's part of `run` would be as long as the kernel.
     """
-    every_key_seen = problem.mask == "all" or (problem.mask == "causal" and problem.keys <= problem.queries)
-    if call.bias is not None or not every_key_seen:
-        return None
-    kernel = _bind_kernel(problem, call)
-    if kernel is None or flash_operators.suspect(problem.keys, problem.dtype, masked=False):
-        return None
-    shape = None if len(problem.leading) == 2 else (*problem.leading, problem.queries, problem.value_width)
-
-    def attend_directly(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        output = kernel(query, key, value, None)[0]
-        return output if shape is None else output.reshape(shape)
-
-    return attend_directly
-
-
-def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
-    """Return `run` for calls like this one; None if inputs must be prepared or padded."""
     kernel = _bind_kernel(problem, call)
     if kernel is None:
         return None
-    suspect = partial(flash_operators.suspect, problem.keys, problem.dtype)
+    suspect, suspect_masked = (flash_operators.suspect(problem.keys, problem.dtype, adds) for adds in (False, True))
     all_visible, biased, hides = problem.mask == "all", call.bias is not None, problem.mask not in ("all", "causal")
     hide = hiding(problem)
     shape = None if len(problem.leading) == 2 else (*problem.leading, problem.queries, problem.value_width)
@@ -150,7 +132,7 @@ def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
         output, lse = kernel(zeroed.query, zeroed.key, zeroed.value, mask)
         # Lengths of all keys hide nothing, and then nothing is added.
         adds = mask is not None
-        if suspect(adds) and not flash_operators.trusted(lse, adds):
+        if (suspect_masked if adds else suspect) and not flash_operators.trusted(lse, adds):
             return run(problem, call.without_hidden_keys()).output
         output = output if shape is None else output.reshape(shape)
         return _without_empty_rows(output, call.visibility.rows_with_keys() if hides else None)
@@ -400,7 +382,6 @@ FLASH = Algorithm(
     work,
     run,
     preferred=True,
-    direct=direct,
     bind=bind,
     row_state=lambda problem: row_state.EXPLANATION if row_state.is_rounded(problem) else None,
 )

@@ -1,4 +1,4 @@
-"""A repeated plain call runs the kernel alone; it has the bits, the gradients and the refusals of the first one."""
+"""A repeated plain call has the bits, the gradients and the refusals of the first one."""
 
 from itertools import product
 from typing import Any
@@ -57,18 +57,6 @@ def test_the_second_call_has_the_bits_of_a_first_one(score: str, size: str, layo
             plan_cache.PLANS.clear()
             _answers(_inputs(size, LAYOUTS[layout], dtype, 3, learns), "sdpa.flash", **options)
             assert all(map(torch.equal, first, _answers(inputs, "sdpa.flash", **options)))
-
-
-def test_plain_calls_run_directly_and_others_do_not() -> None:
-    def runs_directly(score: str, size: str, dtype: torch.dtype = torch.float32) -> bool:
-        plan_cache.PLANS.clear()
-        qkv.attention(*_inputs(size, (2, 2), dtype, 0, False), score=SCORES[score], backend="sdpa.flash")
-        (cached,) = plan_cache.PLANS.values()
-        return cached.direct is not None
-
-    assert [name for name in SCORES if runs_directly(name, "square")] == ["scaled dot", "scale", "dot"]
-    assert [name for name in SIZES if runs_directly("dot", name)] == ["square", "more keys"]
-    assert not runs_directly("dot", "square", torch.bfloat16)
 
 
 def test_numbers_that_are_not_finite_are_those_of_a_first_call() -> None:

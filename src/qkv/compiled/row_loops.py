@@ -33,9 +33,9 @@ def count_true(seen):
 
 
 @helper
-def largest(s, columns):
-    """Return the largest score that is not NaN; 64 running maxima, in `columns`, let the loop fill registers."""
-    columns[:] = -np.inf
+def largest(s, lower, columns):
+    """Return the largest score that is not NaN, at least `lower`; 64 running maxima, in `columns`, fill registers."""
+    columns[:] = lower
     full = s.size - s.size % 64
     for start in range(0, full, 64):
         block = s[start : start + 64]

@@ -78,7 +78,7 @@ def _compare(task: str, settings: Mapping[str, Any], options: Mapping[str, Any])
 
     out = options["out"]
     outcome = compare(
-        recipe_of(task), settings, out, seeds=options["seeds"], controls=options["controls"], device=options["device"]
+        recipe_of(task), settings, out, **{name: options[name] for name in ("seeds", "folds", "controls", "device")}
     )
     comparison = outcome.comparison
     if comparison.rows:

@@ -10,6 +10,7 @@ from torch import nn
 from qkv.data.tokenizer import Tokenizer
 from qkv.metrics.figure import Figure
 from qkv.settings import as_dict, build, check_tables, merge
+from qkv.tasks.folds import Examples
 from qkv.tasks.origin import Origin
 from qkv.tasks.settings import TaskSettings, TokenizerSettings
 from qkv.tasks.tokenizing import with_known_tokens
@@ -73,6 +74,7 @@ class Recipe(Generic[F, C, D, M]):
         published: the configuration of models of other libraries, if a training can continue from one.
         runs: the settings and the folder of each run of a training; one, unless an ensemble is trained.
         inspect: reads the files for a report alone, without what only a training needs; None to use `read`.
+        examples: reads the files as examples that can be divided for cross-validation; None for a task that has none.
         draw: draws a run that is complete into a file, if `settings.options` has a picture.
 
     Example: see docs/how_to/extend.md, "A task".
@@ -94,6 +96,7 @@ class Recipe(Generic[F, C, D, M]):
         lambda settings, folder: [(settings, folder)]
     )
     inspect: Callable[[RecipeSettings[F, C]], None] | None = None
+    examples: Callable[[F], Examples] | None = None
     draw: Callable[[Path, Path], None] = lambda run, picture: None
 
     @property

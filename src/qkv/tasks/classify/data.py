@@ -126,6 +126,18 @@ def read_texts(data: Pairs | None, name: str = "data") -> list[TextAndLabels]:
     return [TextAndLabels((item.text,), (item.label,), item.line) for item in read_labeled(source, say=state)]
 
 
+def as_lines(text: TextAndLabels, labels: Sequence[str], unit: Unit) -> list[str]:
+    """Return a text with labels as lines that can be trained on: label<TAB>text, or word<TAB>tag and an empty line.
+
+    Example:
+        >>> as_lines(TextAndLabels(("Ada", "wrote"), (), 1), ("PER", "O"), "sentences")
+        ['Ada\\tPER', 'wrote\\tO', '']
+    """
+    if unit == "texts":
+        return [f"{labels[0]}\t{text.words[0]}"]
+    return [*(f"{word}\t{tag}" for word, tag in zip(text.words, labels, strict=True)), ""]
+
+
 def missing_data(name: str, hint: str) -> ConfigError:
     """Return the error about data that is not given."""
     return ConfigError(setting(name), setting(name, "FILE"), "none", hint)

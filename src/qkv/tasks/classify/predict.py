@@ -165,7 +165,7 @@ class Classifier:
             read_texts(files.data),
             files.data,
             lambda texts: [(label,) for label in self.classify([text.words[0] for text in texts])],
-            lambda text, labels: [f"{labels[0]}\t{text.words[0]}"],
+            "texts",
         )
 
     def scene(self, text: str, tokens: int | None = None) -> "Scene":

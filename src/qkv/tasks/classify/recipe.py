@@ -1,18 +1,30 @@
 """`qkv train classify`: from settings to a trained run folder; `qkv train tag` shares all but the reader."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from qkv.data.labeled import Unit
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, quantity, setting
 from qkv.models.configs.reader import ClassifierConfig, ReaderConfig
-from qkv.tasks.classify.data import LabeledText, LabelFiles, ReadTexts, inspect, read_for_training, read_texts
+from qkv.tasks.classify.data import (
+    LabeledText,
+    LabelFiles,
+    ReadTexts,
+    as_lines,
+    inspect,
+    read_for_training,
+    read_texts,
+)
 from qkv.tasks.classify.model import build_model
 from qkv.tasks.classify.objective import LabelTask, ReaderModel
 from qkv.tasks.classify.settings import CLASSIFY
+from qkv.tasks.folds import Examples
+from qkv.tasks.notes import reporting
 from qkv.tasks.origin import Origin
 from qkv.tasks.recipe import Recipe, RecipeSettings
 from qkv.tasks.settings import TaskSettings
+from qkv.tasks.streams import format_lines
 
 LabelSettings = RecipeSettings[LabelFiles, ReaderConfig]
 LabelRecipe = Recipe[LabelFiles, ReaderConfig, LabeledText, ReaderModel]
@@ -38,7 +50,28 @@ def label_recipe(settings: TaskSettings, read_texts: ReadTexts, unit: Unit) -> L
     def inspect_texts(settings: LabelSettings) -> None:
         inspect(read_texts, settings.data, settings.tokenizer, settings.training.seed, unit)
 
-    return Recipe(settings, read, create, _job, _identity, _summary, adapt=_expect_labels, inspect=inspect_texts)
+    def examples(files: LabelFiles) -> Examples:
+        with reporting(files.skip):
+            texts = read_texts(files.data, "data")
+        whole = unit == "texts"
+
+        def write(indices: Sequence[int]) -> str:
+            return format_lines(line for index in indices for line in as_lines(texts[index], texts[index].labels, unit))
+
+        kinds = [text.labels[0] if whole else "" for text in texts]
+        return Examples([text.words for text in texts], kinds, write, ".tsv" if whole else ".conll", {})
+
+    return Recipe(
+        settings,
+        read,
+        create,
+        _job,
+        _identity,
+        _summary,
+        adapt=_expect_labels,
+        inspect=inspect_texts,
+        examples=examples,
+    )
 
 
 def _job(model: ReaderModel, text: LabeledText, settings: LabelSettings) -> LabelTask:

@@ -1,9 +1,10 @@
 """Scoring a classifier or a tagger on labeled texts."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from qkv.tasks.classify.data import TextAndLabels, encode_words
+from qkv.data.labeled import Unit
+from qkv.tasks.classify.data import TextAndLabels, as_lines, encode_words
 from qkv.tasks.classify.objective import judge_labels, report_labels
 from qkv.tasks.length import naming_line
 from qkv.tasks.notes import note
@@ -18,7 +19,7 @@ def score_labels(
     texts: Sequence[TextAndLabels],
     data: object,
     answer: Callable[[Sequence[TextAndLabels]], Sequence[Labels]],
-    as_lines: Callable[[TextAndLabels, Labels], Iterable[str]],
+    unit: Unit,
 ) -> Scored:
     """Label texts and compare.
 
@@ -27,7 +28,7 @@ def score_labels(
         texts: with their labels. Those that training never saw count as wrong, and are reported on standard error.
         data: where the texts come from, for messages.
         answer: returns the labels of texts.
-        as_lines: writes the labels of a text as training reads them.
+        unit: what has labels: texts, or the words of sentences.
 
     Raises:
         DataError: a text is too long.
@@ -43,7 +44,7 @@ def score_labels(
     report_unknown((encode_words(text.words, model.tokenizer)[0] for text in texts), model.tokenizer.unk)
     with naming_line(data, [text.line for text in texts]):
         predicted = answer(texts)
-    lines = (line for text, labels in zip(texts, predicted, strict=True) for line in as_lines(text, labels))
+    lines = (line for text, labels in zip(texts, predicted, strict=True) for line in as_lines(text, labels, unit))
 
     def credits() -> list[float]:
         """Return the share of right labels of each text."""

@@ -18,7 +18,8 @@ def compare(
     task: str,
     *,
     out: str | Path,
-    seeds: int = CompareOptions.seeds,
+    seeds: int | None = CompareOptions.seeds,
+    folds: int | None = CompareOptions.folds,
     controls: bool = CompareOptions.controls,
     device: str = CompareOptions.device,
     quiet: bool = False,
@@ -32,7 +33,9 @@ def compare(
     Args:
         task: "translate", "generate", "classify", "tag", "point" or "regress".
         out: the folder of the trainings.
-        seeds: how many trainings each combination has, with the seeds from 0 on.
+        seeds: how many trainings each combination has, with the seeds from 0 on; None for 3.
+        folds: in place of seeds, in how many parts the data of a classifier, tagger or regression is divided: each part
+            is tested on by a training on all others.
         controls: whether to also train without attention ("none") and with equal weights ("uniform"), where the model
             has them, if scores are compared.
         device: compute device.
@@ -63,7 +66,7 @@ def compare(
     with use_verbosity(Verbosity("quiet" if quiet else "normal")):
         folder = as_path(out, "out")
         return comparing.compare(
-            recipe_of(task), settings, folder, seeds=seeds, controls=controls, device=device
+            recipe_of(task), settings, folder, seeds=seeds, folds=folds, controls=controls, device=device
         ).comparison
 
 

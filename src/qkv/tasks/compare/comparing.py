@@ -8,8 +8,8 @@ from qkv.checkpoint.disk import make_folder
 from qkv.errors import ConfigError, QkvError, quantity, setting
 from qkv.tasks.compare.comparison import Comparison
 from qkv.tasks.compare.grid import AnyRecipe, cells_of, divided
-from qkv.tasks.compare.settings import MOST_SEEDS, NOT_COMPARED, TEST, CompareOptions
-from qkv.tasks.compare.training import Result, Training, evaluation_of, planned, result_of, train_cell
+from qkv.tasks.compare.settings import MOST_SEEDS, NOT_COMPARED, SEEDS, TEST
+from qkv.tasks.compare.training import Result, Training, evaluation_of, planned, planned_folds, result_of, train_cell
 from qkv.tasks.notes import Verbosity, note, use_verbosity, verbose
 from qkv.training.screen import show_figures
 
@@ -33,7 +33,8 @@ def compare(
     settings: Mapping[str, Any],
     out: Path | None,
     *,
-    seeds: int = CompareOptions.seeds,
+    seeds: int | None = None,
+    folds: int | None = None,
     controls: bool = True,
     device: str = "cpu",
 ) -> Outcome:
@@ -43,7 +44,8 @@ def compare(
         recipe: the task.
         settings: by name, and files to test on by names that begin with `TEST`; a list has the values to compare.
         out: the folder of the trainings; the same call again trains what is missing, also beside other processes.
-        seeds: how many trainings each cell has, with the seeds from 0 on.
+        seeds: how many trainings each cell has, with the seeds from 0 on; None for 3.
+        folds: in place of seeds, in how many parts the data is divided for a cross-validation.
         controls: whether to add the controls if scores are compared.
         device: compute device.
 
@@ -55,8 +57,11 @@ def compare(
     if out is None:
         hint = "For example " + setting("out", "comparison") + ". Run the same command again to go on."
         raise ConfigError(setting("out"), "a folder for the trainings", "none", hint)
-    if not 1 <= seeds <= MOST_SEEDS:
+    if seeds is not None and not 1 <= seeds <= MOST_SEEDS:
         raise ConfigError("seeds", f"from 1 to {MOST_SEEDS:,}", f"{seeds}", "3 show how much a figure varies.")
+    if folds is not None and seeds is not None:
+        hint = "Each part has one training: omit one of them."
+        raise ConfigError("seeds", f"no {setting('folds')} beside it", "both", hint)
     # An iterator gives its items to the first training alone.
     settings = {name: list(item) if isinstance(item, Iterator) else item for name, item in settings.items()}
     fixed = {name: item for name, item in settings.items() if not name.startswith(TEST)}
@@ -65,11 +70,17 @@ def compare(
             raise ConfigError(name, "no such setting in a comparison", "one", hint)
     files = {name.removeprefix(TEST): item for name, item in settings.items() if name.startswith(TEST)}
     test = evaluation_of(recipe.settings.evaluation, files, device)
+    if folds is not None and test is not None:
+        hint = "Each part of the data is tested on: omit one of them."
+        raise ConfigError("folds", "no files to test on beside it", "both", hint)
     possible, refused = divided(recipe, cells_of(recipe.settings, fixed, controls=controls), fixed)
     for name, error in refused.items():
         note(f"qkv: not trained: {name}: {error}")
     make_folder(out)
-    trainings = planned(recipe, possible, seeds, fixed, test, out)
+    if folds is None:
+        trainings = planned(recipe, possible, seeds or SEEDS, fixed, test, out)
+    else:
+        trainings = planned_folds(recipe, possible, folds, fixed, out, device)
     interrupted = _train(recipe, trainings, device)
     results = [(training, result_of(training)) for training in trainings]
     complete = [
@@ -77,7 +88,8 @@ def compare(
         for cell in possible
     ]
     missing = sum(result is None for _, result in results)
-    comparison = Comparison.of(complete, {name: str(error) for name, error in refused.items()}, missing)
+    reasons = {name: str(error) for name, error in refused.items()}
+    comparison = Comparison.of(complete, reasons, missing, "seed" if folds is None else "fold")
     written: list[Path] = []
     if comparison.rows:
         from qkv.tasks.compare.files import save  # matplotlib
@@ -89,7 +101,7 @@ def compare(
 def _train(recipe: AnyRecipe, trainings: Sequence[Training], device: str) -> bool:
     """Train what is missing; return whether Ctrl-C ended it."""
     for number, training in enumerate(trainings, 1):
-        label = f"training {number:,} of {len(trainings):,}: {training.cell.name}, seed {training.seed}"
+        label = f"training {number:,} of {len(trainings):,}: {training.cell.name}, {training.unit} {training.seed}"
         try:
             with use_verbosity(Verbosity("verbose" if verbose() else "quiet")):
                 result = train_cell(recipe, training, device)

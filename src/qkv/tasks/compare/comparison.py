@@ -13,7 +13,7 @@ import numpy as np
 from qkv.metrics.bootstrap import paired_bootstrap
 from qkv.metrics.figure import Figure
 from qkv.tasks.compare.grid import Cell
-from qkv.tasks.compare.training import Result
+from qkv.tasks.compare.training import Result, Unit
 from qkv.tasks.streams import aligned, finite
 
 _NOTHING = "–"
@@ -85,15 +85,21 @@ class Comparison:
         rows: the cells.
         refused: why combinations were not trained, by name.
         missing: how many trainings are not complete.
+        unit: what results are numbered by: seeds, or the parts of a cross-validation.
     """
 
     rows: Sequence[Row]
     refused: Mapping[str, str]
     missing: int = 0
+    unit: Unit = "seed"
 
     @classmethod
     def of(
-        cls, results: Iterable[tuple[Cell, Mapping[int, Result]]], refused: Mapping[str, str], missing: int
+        cls,
+        results: Iterable[tuple[Cell, Mapping[int, Result]]],
+        refused: Mapping[str, str],
+        missing: int,
+        unit: Unit = "seed",
     ) -> "Comparison":
         """Rank cells, and compare each with the best one that is no control.
 
@@ -101,11 +107,12 @@ class Comparison:
             results: those of each cell, by seed.
             refused: why combinations were not trained, by name.
             missing: how many trainings are not complete.
+            unit: what results are numbered by.
         """
         rows = sorted((Row(cell, by_seed) for cell, by_seed in results if by_seed), key=_rank)
         best = next((row for row in rows if not row.cell.control and row.main), None)
-        rows = [row if row is best or best is None else Row(row.cell, row.results, _p(best, row)) for row in rows]
-        return cls(rows, refused, missing)
+        rows = [row if row is best or best is None else Row(row.cell, row.results, _p(best, row, unit)) for row in rows]
+        return cls(rows, refused, missing, unit)
 
     @property
     def axes(self) -> list[str]:
@@ -117,7 +124,7 @@ class Comparison:
         """The names of the columns."""
         figure = next((figure for row in self.rows for figure in row.main), None)
         name = "figure" if figure is None else f"{figure.name} ({figure.unit})" if figure.unit else figure.name
-        return [*self.axes, name, "seeds", "p", "parameters", "CPU s"]
+        return [*self.axes, name, f"{self.unit}s", "p", "parameters", "CPU s"]
 
     def table(self) -> list[list[str]]:
         """Return the table as texts, its header first."""
@@ -134,7 +141,9 @@ class Comparison:
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
         names = list(dict.fromkeys(f.name for row in self.rows for r in row.results.values() for f in r.figures))
-        writer.writerow([*self.axes, "control", "seed", *names, "parameters", "steps", "processor_seconds", "stopped"])
+        writer.writerow(
+            [*self.axes, "control", self.unit, *names, "parameters", "steps", "processor_seconds", "stopped"]
+        )
         for row in self.rows:
             for seed, result in row.results.items():
                 values = {figure.name: figure.value for figure in result.figures}
@@ -156,7 +165,7 @@ class Comparison:
                 "parameters": row.parameters,
                 "processor_seconds": row.seconds,
                 "stopped": row.stopped,
-                "seeds": {
+                f"{self.unit}s": {
                     str(seed): {figure.name: figure.value for figure in result.figures}
                     for seed, result in row.results.items()
                 },
@@ -184,12 +193,15 @@ def _rank(row: Row) -> tuple[bool, float]:
     return False, -row.mean if row.main[0].higher_is_better else row.mean
 
 
-def _p(best: Row, row: Row) -> float | None:
-    """Return the p-value of the paired bootstrap on all answers of the seeds that both have."""
+def _p(best: Row, row: Row, unit: Unit) -> float | None:
+    """Return the p-value of the paired bootstrap on all answers of the seeds, or parts, that both have."""
     seeds = [seed for seed in best.results if seed in row.results and best.results[seed].credits]
     seeds = [seed for seed in seeds if len(best.results[seed].credits) == len(row.results[seed].credits)]
     if not seeds:
         return None
+    if unit == "fold":  # each example is answered once
+        first, second = (np.concatenate([each.results[fold].credits for fold in seeds]) for each in (best, row))
+        return paired_bootstrap(first, second)
     # The answers of one example by several seeds are no independent examples: their mean is one.
     first, second = (np.mean([each.results[seed].credits for seed in seeds], axis=0) for each in (best, row))
     return paired_bootstrap(first, second)

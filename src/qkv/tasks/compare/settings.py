@@ -12,6 +12,8 @@ from qkv.tasks.settings import Device, TaskSettings
 TEST = "test_"
 """What begins the name of a setting that names files to test on."""
 MOST_SEEDS = 1000
+SEEDS = 3
+"""Trainings of each combination, by default."""
 NOT_COMPARED: Mapping[str, str] = MappingProxyType(
     {
         "seed": "Give seeds, how many trainings each combination has.",
@@ -30,7 +32,13 @@ class CompareOptions:
     """What the command has besides the settings of the task."""
 
     out: Annotated[Path | None, Option("The folder of the trainings. Run the same command again to go on")] = None
-    seeds: Annotated[int, Option("Trainings of each combination, with the seeds from 0 on", least=1)] = 3
+    seeds: Annotated[
+        int | None, Option("Trainings of each combination, with the seeds from 0 on", least=1, or_else=SEEDS)
+    ] = None
+    folds: Annotated[
+        int | None,
+        Option("In place of seeds: divide the data in so many parts, each tested by a training on the others", least=2),
+    ] = None
     controls: Annotated[
         bool, Option("Where scores are compared, also train without attention (none) and with equal weights (uniform)")
     ] = True

@@ -18,12 +18,14 @@ from typing import Any, Literal, NamedTuple, final
 
 from qkv.checkpoint.disk import make_folder, replace_file
 from qkv.checkpoint.json_values import decode_mapping, encode
-from qkv.errors import CheckpointError, TrainingError
+from qkv.errors import CheckpointError, ConfigError, TrainingError
 from qkv.files import read_file
 from qkv.metrics.figure import Figure
 from qkv.settings import as_dict, build
 from qkv.system import locked
+from qkv.tasks.catalog import TASKS, recipe_of
 from qkv.tasks.compare.grid import AnyRecipe, Cell, settings_of
+from qkv.tasks.folds import write_folds
 from qkv.tasks.load import load
 from qkv.tasks.recipe import Tables
 from qkv.tasks.run import train_run
@@ -33,6 +35,7 @@ from qkv.training.events import Outcome
 
 _RUN, _FIGURES, _LOCK = "run", "figures.json", "lock"
 _LARGEST = 64 << 20
+Unit = Literal["seed", "fold"]
 Ended = Literal["stored", "busy", "interrupted"]
 
 
@@ -64,10 +67,11 @@ class Training(NamedTuple):
 
     Attributes:
         cell: the combination.
-        seed: the random seed.
+        seed: the random seed, or the number of the part that is tested on.
         folder: where it is kept.
         tables: its settings.
         test: what to test on; None for the figures of the validation.
+        unit: what is counted by `seed`: seeds, or the parts of a cross-validation.
     """
 
     cell: Cell
@@ -75,6 +79,7 @@ class Training(NamedTuple):
     folder: Path
     tables: Tables
     test: EvaluationSettings | None
+    unit: Unit = "seed"
 
     @property
     def digest(self) -> str:
@@ -110,6 +115,38 @@ def planned(
         for seed in range(seeds if drawn else 1)
         for cell in cells
     ]
+
+
+def planned_folds(
+    recipe: AnyRecipe, cells: Sequence[Cell], count: int, settings: Mapping[str, Any], out: Path, device: str
+) -> list[Training]:
+    """Return the trainings of a cross-validation: every cell without the first part before any without the second.
+
+    Args:
+        recipe: the task.
+        cells: the combinations.
+        count: how many parts.
+        settings: of all cells, by name.
+        out: the folder of all trainings, in which the parts are written.
+        device: compute device.
+
+    Raises:
+        ConfigError: the task's data cannot be divided, or has too few different inputs.
+    """
+    task = recipe.settings
+    if recipe.examples is None:
+        able = [name for name in TASKS if recipe_of(name).examples is not None]
+        hint = "Compare by seeds, and give files to test on."
+        raise ConfigError("folds", f"a task whose data can be divided: {', '.join(able)}", task.name, hint)
+    examples = recipe.examples(recipe.load_settings(task.in_tables(settings_of(cells[0], settings))).data)
+    trainings = []
+    for number, (train, test) in enumerate(write_folds(examples, count, out), start=1):
+        for cell in cells:
+            own = {**settings_of(cell, settings), **examples.settings, "data": train}
+            folder = out / cell.folder / f"fold-{number}"
+            tested = evaluation_of(task.evaluation, {"data": test}, device)
+            trainings.append(Training(cell, number, folder, task.in_tables(own), tested, "fold"))
+    return trainings
 
 
 def result_of(training: Training) -> Result | None:

@@ -1,5 +1,8 @@
 """`qkv train regress`: from columns of a CSV file to a run folder with points and bandwidths."""
 
+import csv
+import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +10,7 @@ from qkv.data.corpus import fingerprint
 from qkv.data.tokenizer import Tokenizer
 from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
+from qkv.tasks.folds import Examples
 from qkv.tasks.recipe import Recipe, RecipeSettings
 from qkv.tasks.regress.data import RegressTable, gather, read_columns
 from qkv.tasks.regress.model import estimator_class, fit, judge_regression
@@ -53,6 +57,18 @@ def _judge(smoother: KernelSmoother, table: RegressTable, settings: RegressionSe
     return judge_regression(table.targets - residuals, table.targets, "leave-one-out")
 
 
+def _examples(files: RegressFiles) -> Examples:
+    columns = read_columns(files)
+
+    def write(indices: Sequence[int]) -> str:
+        lines = io.StringIO()
+        csv.writer(lines, lineterminator="\n").writerows([columns.names, *(columns.rows[index] for index in indices)])
+        return lines.getvalue()
+
+    read = {"x": list(columns.names[:-1]), "y": columns.names[-1], "decimal": "point"}
+    return Examples([row[:-1] for row in columns.rows], [""] * len(columns.rows), write, ".csv", read)
+
+
 def _draw(run: Path, picture: Path) -> None:
     from qkv.tasks.regress.picture import save_picture  # matplotlib
 
@@ -68,5 +84,6 @@ RECIPE: Recipe[RegressFiles, RegressModel, RegressTable, KernelSmoother] = Recip
     _summary,
     judge=_judge,
     draw=_draw,
+    examples=_examples,
     inspect=_inspect,
 )

@@ -11,7 +11,7 @@ from torch import Tensor
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.words import split_words
 from qkv.errors import Place
-from qkv.tasks.classify.data import EncodedText, TextAndLabels, encode_words
+from qkv.tasks.classify.data import EncodedText, encode_words
 from qkv.tasks.classify.objective import ReaderModel, predict
 from qkv.tasks.classify.predict import rebuild_labeler
 from qkv.tasks.length import expect_length
@@ -155,11 +155,8 @@ class Tagger:
         """
         from qkv.tasks.classify.scoring import score_labels
 
-        def as_lines(text: TextAndLabels, tags: tuple[str, ...]) -> list[str]:
-            return [*(f"{word}\t{tag}" for word, tag in zip(text.words, tags, strict=True)), ""]
-
         texts = read_texts(files.data)
-        return score_labels(self, texts, files.data, lambda some: self.tag([text.words for text in some]), as_lines)
+        return score_labels(self, texts, files.data, lambda some: self.tag([text.words for text in some]), "sentences")
 
     def scene(self, text: str, tokens: int | None = None) -> "Scene":
         """Run the model on a text, and return what every layer attends to, for the viewer.

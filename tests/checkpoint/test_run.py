@@ -24,8 +24,8 @@ def test_another_configuration_is_refused_with_every_field_and_both_values(tmp_p
     before = tree(tmp_path)
     other = {"model": {"kind": "lstm", "width": 512}, "training": {"steps": 100, "seed": 1, "clip": 1.0}}
     expected = (
-        r"out=.*run.: expected the configuration this run was started with; got model\.kind lstm \(it was gru\), "
-        r"model\.width 512 \(it was 256\), training\.clip 1\.0 \(it was null\)\. Give another out"
+        r"out=.*run.: expected the configuration this run was started with; got kind lstm \(it was gru\), "
+        r"width 512 \(it was 256\), clip 1\.0 \(it was null\)\. Give another out"
     )
     with pytest.raises(ConfigError, match=expected), open_run(tmp_path / "run", other):
         pass
@@ -57,7 +57,7 @@ def test_free_fields_may_change_and_are_remembered(tmp_path):
     longer = CONFIG | {"training": {"steps": 200, "seed": 1}}
     with open_run(tmp_path / "run", longer, free=["training.steps"]):
         assert read_config(tmp_path / "run") == longer
-    with pytest.raises(ConfigError, match=r"training\.steps 100 \(it was 200\)"), open_run(tmp_path / "run", CONFIG):
+    with pytest.raises(ConfigError, match=r"steps 100 \(it was 200\)"), open_run(tmp_path / "run", CONFIG):
         pass
 
 
@@ -67,7 +67,7 @@ def test_a_run_begun_before_a_field_was_added_goes_on_with_what_it_had(tmp_path)
         pass
     other = {**CONFIG, "model": {**CONFIG["model"], "residual": True}}
     added = {"model.residual": False}
-    expected = r"got model\.residual true \(it was null\)\. Give"
+    expected = r"got residual true \(it was null\)\. Give"
     with pytest.raises(ConfigError, match=expected), open_run(tmp_path / "run", other, added=added):
         pass
     with open_run(tmp_path / "run", new, added=added) as run:

@@ -238,7 +238,7 @@ def test_positions_that_a_message_suggests_are_accepted(name: str, texts: Mappin
 
     for score, normalizer, positions in product(SCORES, NORMALIZERS, POSITIONS):
         refused = refusal(score, normalizer, positions)
-        said = re.match(r"model\.positions: expected (sinusoidal[\w, ]+?)(?: with .*)?; got", refused)
+        said = re.match(r"positions: expected (sinusoidal[\w, ]+?)(?: with .*)?; got", refused)
         for suggested in re.split(", | or ", said[1]) if said else ():
             answer = refusal(score, normalizer, suggested)
             assert not answer.startswith("positions"), (model.base, score, normalizer, suggested)

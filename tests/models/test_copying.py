@@ -123,7 +123,7 @@ def test_an_empty_source_leaves_the_vocabulary() -> None:
 
 
 def test_a_translator_that_is_not_to_copy_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"model\.copy: expected a way to copy"):
+    with pytest.raises(ConfigError, match=r"copy: expected a way to copy"):
         CopyingTranslator(RecurrentTranslator(RecurrentConfig(size=SIZE, embedding=4, hidden=4)), UNKNOWN)
     with pytest.raises(ConfigError, match='Did you mean "mixture"'):
         CopyHead(9, 4, 4, 4, "mixtures")  # type: ignore[arg-type]

@@ -93,9 +93,9 @@ def test_record_shows_the_prediction_in_steps(kind: tuple[str, dict[str, str]]) 
 
 
 def test_settings_of_the_other_alignment_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r'model\.score: expected no score with "monotonic-1"'):
+    with pytest.raises(ConfigError, match=r'score: expected no score with "monotonic-1"'):
         MonotonicConfig(size=9, alignment="monotonic-1", score="additive")
-    with pytest.raises(ConfigError, match=r'model\.jumps: expected no jumps with "monotonic-0"'):
+    with pytest.raises(ConfigError, match=r'jumps: expected no jumps with "monotonic-0"'):
         MonotonicConfig(size=9, jumps=2)
     with pytest.raises(ConfigError, match='Did you mean "monotonic-1"'):
         MonotonicConfig(size=9, alignment="monotonic1")  # type: ignore[arg-type]

@@ -74,5 +74,5 @@ def test_marks_in_the_padding_do_not_count() -> None:
 
 
 def test_no_attention_and_features_do_not_go_together() -> None:
-    with pytest.raises(ConfigError, match=r"model\.score: expected an attention beside that over features"):
+    with pytest.raises(ConfigError, match=r"score: expected an attention beside that over features"):
         RecurrentConfig(size=9, score="none", features_mark=4)

@@ -225,7 +225,7 @@ def test_page_and_help_name_every_mechanism() -> None:
     for name in (*SCORES, *SCORES.aliases, *NORMALIZERS, LOCATION):
         assert f"`{name.replace('_', '-')}`" in page
         assert name.replace("_", "-") in shown
-    for topic in ("Data", "Columns of a TSV file", "Model", "Attention", "Training", "Run"):
+    for topic in ("Data", "Columns", "Model", "Attention", "Training", "Run"):
         assert f"─ {topic} ─" in shown
 
 

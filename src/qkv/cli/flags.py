@@ -10,7 +10,7 @@ import typer
 
 from qkv.cli.paths import CommandOfPaths
 from qkv.settings import choices_of, defaults_of, has_texts, help_of, hints_of, options_of, parts_of
-from qkv.tasks.settings import TaskSettings, WordTableSettings
+from qkv.tasks.settings import SourceColumns, TaskSettings
 
 TRAIN, USE, LOOK, DEPLOY = "Train", "Use", "Look", "Deploy"
 """The parts of the help."""
@@ -46,7 +46,7 @@ def option_of(table: type, name: str, help: str = "", topic: str | None = None) 
         topic: the part of the help in which it stands.
 
     Example:
-        >>> option_of(WordTableSettings, "source_col").help
+        >>> option_of(SourceColumns, "source_col").help
         'Column of the source, from 1 (1).'
     """
     option = options_of(table)[name]
@@ -60,7 +60,7 @@ def option_of(table: type, name: str, help: str = "", topic: str | None = None) 
 
 def _column(name: str) -> Any:
     """Return the flag of a column or separator in a command that reads a run, whose training had its own."""
-    return option_of(WordTableSettings, name, help_of(WordTableSettings, name, "as in training"))
+    return option_of(SourceColumns, name, help_of(SourceColumns, name, "as in training"))
 
 
 SourceColumn = Annotated[int | None, _column("source_col")]

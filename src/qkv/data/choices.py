@@ -12,6 +12,8 @@ Elements = Literal["numbers", "words"]
 """What a pointer network points at: numbers or vectors of them, or words."""
 Decimal = Literal["point", "comma"]
 """What separates decimals."""
+Separator = Literal["tab", "semicolon", "comma"]
+"""What separates the fields of a table of texts."""
 Missing = Literal["refuse", "skip"]
 """What happens to rows that lack a number."""
 LineKind = Literal[

@@ -35,8 +35,8 @@ _PART_CHARACTERS = 1 << 20
 _WIDEST_CHARACTER = 4
 _BOM = b"\xef\xbb\xbf"
 _SIBLINGS = 1000
-_SOURCE_NAMES = frozenset({"source", "src", "input", "elements"})
-_TARGET_NAMES = frozenset({"target", "tgt", "trg", "output", "translation", "positions"})
+SOURCE_NAMES = frozenset({"source", "src", "input", "elements"})
+TARGET_NAMES = frozenset({"target", "tgt", "trg", "output", "translation", "positions"})
 """Names of columns, in lower case, that make the first line of pairs a header."""
 
 
@@ -259,7 +259,7 @@ def names_columns(line: str) -> bool:
         (True, False)
     """
     names = [column.strip().lower() for column in line.split("\t")]
-    return len(names) == 2 and names[0] in _SOURCE_NAMES and names[1] in _TARGET_NAMES
+    return len(names) == 2 and names[0] in SOURCE_NAMES and names[1] in TARGET_NAMES
 
 
 _LANGUAGES = """

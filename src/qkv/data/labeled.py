@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from qkv.data.columns import TextColumns
 from qkv.data.corpus import (
     Lines,
     header_message,
@@ -31,7 +32,7 @@ Unit = Literal["texts", "sentences"]
 """What is labeled: whole texts, or the words of sentences."""
 _NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?(e[-+]?\d+)?", re.IGNORECASE)
 LABEL_NAMES = frozenset({"label", "labels", "class", "category", "sentiment", "target", "rating"})
-_TEXT_NAMES = frozenset({"text", "sentence", "document", "review", "comment", "content", "message", "title"})
+TEXT_NAMES = frozenset({"text", "sentence", "document", "review", "comment", "content", "message", "title"})
 """Names of columns, in lower case, that make the first line a header."""
 _BETWEEN_WORDS = re.compile(r"(?<=\w)[\s_-]+(?=\w)")
 _PUNCTUATION = " .,;:!?\"'"
@@ -58,11 +59,17 @@ class Labeled:
     line: int
 
 
-def read_labeled(path: Path | Lines, *, say: Callable[[str], None] = silent) -> list[Labeled]:
-    """Read a file with a label, one tab and a text on each line.
+LABEL_AND_TEXT = TextColumns(("label", "text"))
+
+
+def read_labeled(
+    path: Path | Lines, *, say: Callable[[str], None] = silent, columns: TextColumns = LABEL_AND_TEXT
+) -> list[Labeled]:
+    """Read a file with a label, one tab and a text on each line, or with other columns.
 
     Args:
         path: the file; `.gz` is unpacked.
+        columns: which of them hold the labels and the texts.
         say: called with a message if the first line is skipped because it names the columns.
 
     Returns:
@@ -79,6 +86,10 @@ def read_labeled(path: Path | Lines, *, say: Callable[[str], None] = silent) -> 
         ...     read_labeled(path)
         [Labeled(text='a stirring film', label='good', line=1)]
     """
+    if columns.applies(path):
+        names = LABEL_NAMES, TEXT_NAMES
+        rows = [Labeled(text, normalize("NFC", label.strip()), n) for n, label, text in columns.read(path, names)]
+        return _reported(rows, path, say, headed=True)
     texts = []
     lines = read_lines(path, blank=True)
     header = None if isinstance(path, Lines) else _header_of_labeled(lines)
@@ -101,7 +112,12 @@ def read_labeled(path: Path | Lines, *, say: Callable[[str], None] = silent) -> 
             refuse(kind_of_columns(line), error)
     if not texts:
         expect_some_left()
-    if header is None:
+    return _reported(texts, path, say, headed=header is not None)
+
+
+def _reported(texts: list[Labeled], path: Path | Lines, say: Callable[[str], None], *, headed: bool) -> list[Labeled]:
+    """Report what is odd in labeled texts, and return those that are not left out."""
+    if not headed:
         _check_order(texts, str(path))
     texts = _in_order(texts, str(path))
     columns = [item.text for item in texts], [item.label for item in texts]
@@ -288,7 +304,7 @@ def _header_of_labeled(lines: list[str]) -> Literal["label first", "text first"]
         return None
     for order, (label, text) in (("label first", first), ("text first", first[::-1])):
         column = first.index(label)
-        if label in LABEL_NAMES and text in _TEXT_NAMES and not any(label in row[column : column + 1] for row in rest):
+        if label in LABEL_NAMES and text in TEXT_NAMES and not any(label in row[column : column + 1] for row in rest):
             return order  # type: ignore[return-value]  # a Literal in a tuple
     return None
 

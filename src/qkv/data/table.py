@@ -356,7 +356,7 @@ def _uncommented(start: Sequence[str], remaining: Iterable[str] = ()) -> Iterato
 
 def _read_header(lines: Iterable[str], name: str, between: str) -> tuple[FieldTable, Iterator[Row]]:
     """Return a table without rows, and the rows below its header."""
-    rows = _rows(lines, name, between)
+    rows = rows_of(lines, name, between)
     first = next(rows, None)
     if first is None or min(refused_lines(name), default=first[0]) < first[0]:  # the names of the columns are lost
         expect_some_left()
@@ -406,7 +406,17 @@ def _expect_fields(row: Row, count: int, name: str) -> Row:
     return row
 
 
-def _rows(lines: Iterable[str], name: str, between: str) -> Iterator[Row]:
+def rows_of(lines: Iterable[str], name: str, between: str) -> Iterator[Row]:
+    """Yield the line and the fields of each row of CSV; blank lines are no rows.
+
+    Args:
+        lines: the lines, without line ends.
+        name: their name in messages.
+        between: what separates fields.
+
+    Raises:
+        DataError: they are no CSV as in RFC 4180.
+    """
     if between == " ":
         lines = (line.strip() for line in lines)
     last = ""

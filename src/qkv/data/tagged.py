@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from qkv.data.columns import SEPARATORS, TextColumns, index_of, is_name, split_rows
 from qkv.data.corpus import header_message, read_lines, repeated_header, silent
 from qkv.data.hints import seems, text_messages
 from qkv.data.labeled import LABEL_NAMES, cells_of, counts_text, exchanged_too, more_lines, seems_header, spellings
@@ -20,10 +21,10 @@ from qkv.data.odd_lines import without_odd_lines
 from qkv.data.report import expect_some_left, refuse, refused_lines
 from qkv.data.report import say as add
 from qkv.data.words import split_words
-from qkv.errors import DataError, Place, brief, quantity
+from qkv.errors import DataError, Place, brief, quantity, setting
 
-_WORD_NAMES = frozenset({"word", "words", "token", "tokens", "form"})
-_TAG_NAMES = frozenset({*LABEL_NAMES, "tag", "tags", "ner", "pos", "upos", "xpos", "ner_tag", "ner_tags", "pos_tag"})
+WORD_NAMES = frozenset({"word", "words", "token", "tokens", "form"})
+TAG_NAMES = frozenset({*LABEL_NAMES, "tag", "tags", "ner", "pos", "upos", "xpos", "ner_tag", "ner_tags", "pos_tag"})
 """Names of columns, in lower case, that make the first line a header."""
 _SPAN = re.compile(r"[BIESLUM][-_]\S+")
 """Tags of spans: IOB, IOBES, BILOU."""
@@ -87,11 +88,17 @@ class TagColumns(NamedTuple):
         return (row for row in rows if not self.numbered or row.cells[0].isdecimal())
 
 
-def read_tagged(path: Path, *, say: Callable[[str], None] = silent) -> list[Tagged]:
+WORD_AND_TAG = TextColumns(("word", "tag"))
+
+
+def read_tagged(
+    path: Path, *, say: Callable[[str], None] = silent, columns: TextColumns = WORD_AND_TAG
+) -> list[Tagged]:
     """Read a file of words in columns, with an empty line after each sentence.
 
     Args:
         path: the file; `.gz` is unpacked.
+        columns: which of them hold the words and the tags, and what separates them; else as the format has it.
         say: called with a message if the first line is skipped because it names the columns, if the first column
             numbers the words, or if no empty line ends a sentence.
 
@@ -111,15 +118,19 @@ def read_tagged(path: Path, *, say: Callable[[str], None] = silent) -> list[Tagg
         [('Ada', 'wrote'), ('Yes',)]
     """
     lines = read_lines(path, blank=True)
-    header = _header_of_tagged(lines)
+    if columns.sep is not None and columns.sep != "tab":
+        lines = _with_tabs(lines, str(path), SEPARATORS[columns.sep])
+    header = _header_of_tagged(lines) if columns.columns == (None, None) else _named_header(lines, columns)
     names = [] if header is None else _without_header(lines, header, path, say)
     comments = comments_of(lines)
     if comments and separator_of(lines) != "\t":
         say(f"{path}:{min(comments) + 1}: a comment, skipped{more_lines(len(comments) - 1, ', as ')}")
-    sentences = sentences_of(lines, str(path))
-    layout = layout_of(sentences, str(path))
-    if header is not None:
-        _expect_words_named(names, layout, Place(path, header + 1))
+    chosen = _chosen(columns, names, lines, str(path))
+    word, tag = chosen
+    sentences = sentences_of(lines, str(path), (0 if word is None else word, -1 if tag is None else tag))
+    layout = layout_of(sentences, str(path), chosen)
+    if header is not None and columns.columns == (None, None):
+        _expect_words_named([name.lower() for name in names], layout, Place(path, header + 1))
     bad = refused_lines(path)
     sentences = [sentence for sentence in sentences if not any(row.number in bad for row in sentence)]
     tagged = [_tagged(rows, layout) for sentence in sentences if (rows := list(layout.words(sentence)))]
@@ -157,6 +168,35 @@ def report_sentences(sentences: list[Tagged], name: str) -> list[Tagged]:
     return kept
 
 
+def _with_tabs(lines: Sequence[str], name: str, separator: str) -> list[str]:
+    """Return the lines of CSV with tabs between their fields."""
+    tabbed = [""] * len(lines)
+    for number, cells in split_rows(lines, name, separator):
+        tabbed[number - 1] = "\t".join(cell.replace("\t", " ") for cell in cells) if any(cells) else ""
+    return tabbed
+
+
+def _named_header(lines: Sequence[str], columns: TextColumns) -> int | None:
+    """Return the index of the first line with words if columns are given by their names."""
+    comments = comments_of(lines)
+    written = (index for index, line in enumerate(lines) if line.strip() and index not in comments)
+    return next(written, None) if any(map(is_name, columns.columns)) else None
+
+
+def _chosen(
+    columns: TextColumns, names: Sequence[str], lines: Sequence[str], name: str
+) -> tuple[int | None, int | None]:
+    """Return the indices of the columns that are given; None for the others."""
+    comments = comments_of(lines)
+    first = next((line for index, line in enumerate(lines) if line.strip() and index not in comments), "")
+    width = len(names) or len(first.rstrip(" ").split(separator_of(lines)))
+    word, tag = (
+        None if column is None else index_of(column, names, width, setting(f"{part}_col"), name)
+        for part, column in zip(columns.names, columns.columns, strict=True)
+    )
+    return word, tag
+
+
 def _without_header(lines: list[str], header: int, path: Path, say: Callable[[str], None]) -> list[str]:
     """Make the header an empty line, so that every other line keeps its number, and return its cells.
 
@@ -164,10 +204,11 @@ def _without_header(lines: list[str], header: int, path: Path, say: Callable[[st
         DataError: it occurs again.
     """
     say(header_message(path, header + 1, lines[header]))
-    names = cells_of(lines[header], separator_of([lines[header]]))
+    separator = separator_of([lines[header]])
+    names, low = [cell.strip() for cell in lines[header].split(separator)], cells_of(lines[header], separator)
     lines[header] = ""
     for number, line in enumerate(lines[header + 1 :], start=header + 2):
-        if cells_of(line, separator_of([line])) == names:
+        if cells_of(line, separator_of([line])) == low:
             raise repeated_header(line, Place(path, number))
     return names
 
@@ -178,8 +219,8 @@ def _expect_words_named(names: list[str], layout: TagColumns, where: Place) -> N
     Raises:
         DataError: it does.
     """
-    if names[layout.word] not in _WORD_NAMES:
-        column = next(number for number, cell in enumerate(names, start=1) if cell in _WORD_NAMES)
+    if names[layout.word] not in WORD_NAMES:
+        column = next(number for number, cell in enumerate(names, start=1) if cell in WORD_NAMES)
         hint = f"Write word, then tag: cut -f{column},{len(names)} takes these columns."
         got = f'a header that calls column {column} "{names[column - 1]}"'
         raise DataError(where, "the word in the first column", got, hint)
@@ -233,7 +274,7 @@ def _header_of_tagged(lines: list[str]) -> int | None:
     index, *rest = written
     below = [lines[at] for at in rest]
     first = cells_of(lines[index], separator_of([lines[index]]))
-    named = len(first) > 1 and not _WORD_NAMES.isdisjoint(first) and first[-1] in _TAG_NAMES
+    named = len(first) > 1 and not WORD_NAMES.isdisjoint(first) and first[-1] in TAG_NAMES
     between = separator_of(below)
     rows = (cells_of(line, between) for line in below)
     return index if named and all(row[-1] != first[-1] for row in rows if row != first) else None
@@ -244,7 +285,7 @@ def _tagged(rows: list[TagLine], layout: TagColumns) -> Tagged:
     return Tagged(tuple(words), tuple(tags), rows[0].number)
 
 
-def sentences_of(lines: Sequence[str], name: str) -> list[list[TagLine]]:
+def sentences_of(lines: Sequence[str], name: str, ends: tuple[int, int] = (0, -1)) -> list[list[TagLine]]:
     """Split lines into sentences of rows, without comments, the marks between documents and spaces around cells.
 
     Columns are separated as in the first row; `comments_of` tells which lines are comments.
@@ -252,6 +293,7 @@ def sentences_of(lines: Sequence[str], name: str) -> list[list[TagLine]]:
     Args:
         lines: the lines of the file.
         name: the name of the file, for messages.
+        ends: the indices of the columns of words and tags, which must have text.
 
     Returns:
         The sentences.
@@ -277,7 +319,7 @@ def sentences_of(lines: Sequence[str], name: str) -> list[list[TagLine]]:
             cells = tuple(cell.strip() for cell in line.rstrip(" ").split(separator))
             if cells[0] != _DOCUMENT:
                 try:
-                    _check(line, cells, width or len(cells), separator, Place(name, number))
+                    _check(line, cells, width or len(cells), separator, Place(name, number), ends)
                 except DataError as error:
                     refuse("empty" if len(cells) == width else "columns", error)
                     is_sound = False
@@ -333,12 +375,15 @@ def comments_of(lines: Sequence[str]) -> frozenset[int]:
     return frozenset(index for index, line in marked.items() if is_comment(line) and not line.startswith("#begin "))
 
 
-def layout_of(sentences: Sequence[Sequence[TagLine]], name: str) -> TagColumns:
+def layout_of(
+    sentences: Sequence[Sequence[TagLine]], name: str, chosen: tuple[int | None, int | None] = (None, None)
+) -> TagColumns:
     """Recognize where the words and the tags are.
 
     Args:
         sentences: the sentences of a file.
         name: the name of the file, for messages.
+        chosen: the indices of the columns of words and tags, if they are given.
 
     Returns:
         The layout.
@@ -355,6 +400,8 @@ def layout_of(sentences: Sequence[Sequence[TagLine]], name: str) -> TagColumns:
     layout = TagColumns()
     if _are_numbered(sentences, name):
         layout = _numbered_layout([row.cells for sentence in sentences for row in sentence if row.cells[0].isdecimal()])
+    word, tag = chosen
+    layout = layout._replace(word=layout.word if word is None else word, tag=layout.tag if tag is None else tag)
     rows = [row.cells for sentence in sentences for row in layout.words(sentence)]
     words, tags = {cells[layout.word] for cells in rows}, {cells[layout.tag] for cells in rows}
     if tags == {_EMPTY}:
@@ -365,7 +412,8 @@ def layout_of(sentences: Sequence[Sequence[TagLine]], name: str) -> TagColumns:
     if many_tags or (_are_spans(words) and not _are_spans(tags)):
         got = f"{quantity(len(words), 'different word')} and {quantity(len(tags), 'different tag')}"
         raise DataError(Place(name), "the word first and the tag last", got, "Exchange the columns.")
-    _expect_words(sentences, name)
+    if chosen == (None, None):
+        _expect_words(sentences, name)
     _check_each_order([row for sentence in sentences for row in layout.words(sentence)], layout, name)
     return layout
 
@@ -476,12 +524,14 @@ def _are_numbered(sentences: Sequence[Sequence[TagLine]], name: str) -> bool:
     return True
 
 
-def _check(line: str, cells: Sequence[str], width: int, separator: str, where: str) -> None:
+def _check(
+    line: str, cells: Sequence[str], width: int, separator: str, where: str, ends: tuple[int, int] = (0, -1)
+) -> None:
     if (problem := seems(line, "misplaced line", "tagged line")) is not None:
         raise DataError(where, "a word and its tag", *problem)
     if where.endswith(":1") and (known := seems(line, "format")) is not None:
         raise DataError(where, "one word and its tag per line", known[0], _ONE_WORD)
-    if len(cells) < 2 or not cells[0].strip() or not cells[-1].strip():
+    if len(cells) < 2 or (max(ends) < len(cells) and not all(cells[end].strip() for end in ends)):
         if line.endswith("\t"):
             raise DataError(
                 where, "a word and its tag", "an empty last column", "Remove the tab at the end of the line."

@@ -7,11 +7,13 @@ of both directions tells every letter about them; or, as a second source, behind
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, final
+from typing import Any, Literal, final
 
+from qkv.data.columns import index_of
 from qkv.data.corpus import Lines, Pair, read_lines
+from qkv.data.normal_forms import normalize
 from qkv.data.report import expect_some_left, refuse, refused_lines
 from qkv.errors import ConfigError, DataError, Place, quantity, setting
 
@@ -35,7 +37,7 @@ class WordTable:
     """Where a table has its texts, and how they are split into symbols.
 
     Args:
-        source_col: column of the source, from 1.
+        source_col: column of the source, from 1, or its name in the first line.
         target_col: column of the target.
         features_col: column of the features; 0 for none.
         source_sep, target_sep, features_sep: what stands between two symbols; "" if each character is a symbol.
@@ -56,9 +58,9 @@ class WordTable:
         'ʃ a'
     """
 
-    source_col: int = 1
-    target_col: int = 2
-    features_col: int = 0
+    source_col: int | str = 1
+    target_col: int | str = 2
+    features_col: int | str = 0
     source_sep: str = ""
     target_sep: str = ""
     features_sep: str = ";"
@@ -68,7 +70,7 @@ class WordTable:
         columns = {name: getattr(self, name) for name in ("source_col", "target_col", "features_col")}
         for name, number in columns.items():
             least = 0 if name == "features_col" else 1
-            if number < least:
+            if isinstance(number, int) and number < least:
                 hint = "Columns count from 1." if least else "Columns count from 1; 0 is for no features."
                 raise ConfigError(name, f"at least {least}", f"{number}", hint)
         for name, other in (
@@ -107,18 +109,44 @@ class WordTable:
         """
         lines = read_lines(path, blank=True)
         pairs, bad = [], refused_lines(path)
-        last = max(self.source_col, self.target_col, self.features_col)
+        table = self.resolved(lines[0], str(path))
+        last = max(map(int, (table.source_col, table.target_col, table.features_col)))
         for number, line in enumerate(lines, start=1):
-            if number in bad:
+            if number in bad or (number == 1 and table != self):
                 continue
             where = Place(path, number)
             try:
-                pairs.append(Pair(self.source_symbols(line, where), self.target_symbols(line, where), number))
+                pairs.append(Pair(table.source_symbols(line, where), table.target_symbols(line, where), number))
             except DataError as error:
                 refuse("columns" if line.strip() and line.count("\t") < last - 1 else "empty", error)
         if not pairs:
             expect_some_left()
         return pairs
+
+    def resolved(self, header: str, name: str) -> "WordTable":
+        """Return the table with positions in place of names.
+
+        Args:
+            header: the first line, which has the names if there are any.
+            name: of the file, for messages.
+
+        Raises:
+            ConfigError: there is no such column.
+
+        Example:
+            >>> WordTable(target_col="past").resolved("lemma\\tpos\\tpast", "f.tsv").target_col
+            3
+        """
+        columns = {part: getattr(self, part) for part in ("source_col", "target_col", "features_col")}
+        if not any(isinstance(column, str) for column in columns.values()):
+            return self
+        names = [normalize("NFC", cell.strip()) for cell in header.split("\t")]
+        indices: dict[str, Any] = {
+            part: 1 + index_of(column, names, len(names), setting(part), name)
+            for part, column in columns.items()
+            if isinstance(column, str)
+        }
+        return replace(self, **indices)
 
     def source_symbols(self, line: str, where: str) -> str:
         """Return the symbols of a line's source, after those of its features, or before them and a mark.
@@ -150,7 +178,8 @@ class WordTable:
         return self.target_sep.join(symbols.split(" ")).translate(spaces)
 
 
-def _symbols(cells: Sequence[str], column: int, separator: str, where: str) -> list[str]:
+def _symbols(cells: Sequence[str], column: int | str, separator: str, where: str) -> list[str]:
+    column = int(column)
     if column > len(cells):
         got = quantity(len(cells), "column")
         hint = "Correct this line, or choose another column: they count from 1, with one tab between them."

@@ -5,7 +5,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from qkv.data.corpus import Lines, Pair, read_pairs, read_tsv
+from qkv.data.columns import TextColumns
+from qkv.data.corpus import SOURCE_NAMES, TARGET_NAMES, Lines, Pair, read_pairs, read_tsv
 from qkv.data.exchanged import JUDGED, exchanged_message, find_exchanged
 from qkv.data.hints import text_messages
 from qkv.data.holdout import hold_out, seen_in_training, split
@@ -26,12 +27,14 @@ class PairSources(NamedTuple):
         source, target: line N of one corresponds to line N of the other.
         data: lines of both, with a tab between them.
         prefix: what precedes the names of these settings, "valid_" for validation data.
+        columns: of `data`; None where it has two columns with a tab between them in any case.
     """
 
     source: Path | Lines | None = None
     target: Path | Lines | None = None
     data: Path | Lines | None = None
     prefix: str = ""
+    columns: TextColumns | None = None
 
     @classmethod
     def of(cls, files: Any, prefix: str = "", side: Line = text_line, pair: Line = pair_line) -> "PairSources | None":
@@ -50,10 +53,12 @@ class PairSources(NamedTuple):
         if all(item is None for item in items.values()):
             return None
         lines = {"source": side, "target": side, "data": pair}
+        columns: TextColumns | None = getattr(files, "texts", None)
         sources = {
-            name: None if item is None else as_source(item, prefix + name, lines[name]) for name, item in items.items()
+            name: None if item is None else as_source(item, prefix + name, lines[name], columns)
+            for name, item in items.items()
         }
-        return cls(**sources, prefix=prefix)
+        return cls(**sources, prefix=prefix, columns=columns)
 
     @property
     def names(self) -> tuple[str, str]:
@@ -81,6 +86,10 @@ class PairSources(NamedTuple):
             got = "two files" if source or target else "no file"
             hint = "Columns are those of one TSV file."
             raise ConfigError(self._name("data"), "one TSV file, whose columns are given", got, hint)
+        if data is not None and source is None and target is None and self.columns and self.columns.applies(data):
+            rows = self.columns.read(data, (SOURCE_NAMES, TARGET_NAMES))
+            pairs = [Pair(left, right, line) for line, left, right in rows]
+            return _with_warnings(pairs, str(data), others)
         if data is not None and source is None and target is None:
             return _with_warnings(read_tsv(data, say=lambda text: state(f"{text}")), str(data), others)
         if source is not None and target is not None and data is None:

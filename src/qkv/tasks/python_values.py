@@ -1,12 +1,13 @@
 """Python values as the lines that readers of files take."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
+from qkv.data.columns import TextColumns, index_of
 from qkv.data.corpus import Lines
 from qkv.data.segments import require_text
-from qkv.errors import DataError, Place, brief
+from qkv.errors import DataError, Place, brief, setting
 
 
 def text_line(item: object, where: str) -> str:
@@ -79,6 +80,108 @@ def _expect_order(items: object, name: str) -> None:
         raise DataError(name, "items in an order", f"a {type(items).__name__}", "Give sorted(...) of it, or a list.")
 
 
+def plain(value: object) -> object:
+    """Return a value of NumPy, PyTorch or Arrow as one of Python.
+
+    Example:
+        >>> import numpy as np
+        >>> plain(np.int64(3)), plain("a")
+        (3, 'a')
+    """
+    for method in ("as_py", "tolist"):
+        if hasattr(value, method):
+            return getattr(value, method)()
+    return value
+
+
+def rows_of(data: Iterable[Any]) -> Iterator[Any]:
+    """Yield the rows of data; those of a table (pandas, Polars, Arrow, `datasets`) by the names of its columns.
+
+    Example:
+        >>> list(rows_of([("good", "a film")]))
+        [('good', 'a film')]
+    """
+    if hasattr(data, "itertuples"):  # pandas
+        names = [str(name) for name in data.columns]  # type: ignore[attr-defined]
+        yield from (dict(zip(names, row, strict=True)) for row in data.itertuples(index=False, name=None))
+    elif hasattr(data, "iter_rows"):  # Polars
+        yield from data.iter_rows(named=True)
+    elif hasattr(data, "to_pylist") and hasattr(data, "column_names"):  # Arrow
+        yield from data.to_pylist()
+    else:
+        yield from map(plain, data)
+
+
+def as_list(value: object, where: str) -> list[Any]:
+    """Return the items of a cell that holds several.
+
+    Raises:
+        DataError: it holds one.
+    """
+    items = plain(value)
+    if isinstance(items, str) or not isinstance(items, Iterable):
+        raise DataError(where, "a list of words, and one of tags", brief(repr(value)), "Give lists of equal length.")
+    return list(items)
+
+
+def pick(
+    row: Mapping[str, Any], where: str, columns: TextColumns, known: Sequence[Collection[str]]
+) -> tuple[object, object]:
+    """Return the values of two columns of a row.
+
+    Args:
+        row: the row; one of `datasets` can have its texts under "translation".
+        where: its place, for messages.
+        columns: which columns, if they are given.
+        known: names of either column in lower case, for those that are not given.
+
+    Raises:
+        ConfigError: there is no such column.
+        DataError: it is not clear which columns are meant.
+
+    Example:
+        >>> pick({"translation": {"de": "ein Hund", "en": "a dog"}}, "data:1", TextColumns(("source", "target")), ())
+        ('ein Hund', 'a dog')
+        >>> pick({"text": "a film", "label": 0}, "data:1", TextColumns(("label", "text")), (["label"], ["text"]))
+        (0, 'a film')
+    """
+    inner = row.get("translation", row)
+    row = inner if isinstance(inner, Mapping) else row
+    names = [str(name) for name in row]
+    given = [
+        None if column is None else names[index_of(column, names, len(names), setting(f"{part}_col"), "data")]
+        for part, column in zip(columns.names, columns.columns, strict=True)
+    ]
+    for position, words in enumerate(known):
+        matches = [name for name in names if name.lower() in words and name not in given]
+        given[position] = matches[0] if given[position] is None and len(matches) == 1 else given[position]
+    others = [name for name in names if name not in given]
+    for position in range(2):
+        if given[position] is None and len(names) == 2:
+            given[position] = others.pop(0)
+    if None in given:
+        part = columns.names[given.index(None)]
+        hint = "Name it with " + setting(f"{part}_col") + "."
+        raise DataError(where, f"a column of the {part}", f"the columns {', '.join(map(brief, names[:12]))}", hint)
+    first, second = (row[str(name)] for name in given)
+    return plain(first), plain(second)
+
+
+def label_text(item: object, where: str) -> str:
+    """Return a label as a line: a text, a whole number, or a truth value.
+
+    Example:
+        >>> label_text(0, "data:1"), label_text(True, "data:1"), label_text("good", "data:1")
+        ('0', 'True', 'good')
+    """
+    return text_line(str(item) if isinstance(item, int) else item, where)
+
+
+def labeled_line(item: object, where: str) -> str:
+    """Return a label and a text as a line; errors as for `pair_line`."""
+    return pair_line(item, where, label_text)
+
+
 def pair_line(item: object, where: str, side: Callable[[object, str], str] = text_line) -> str:
     """Return a pair of texts as a line.
 
@@ -99,13 +202,21 @@ def pair_line(item: object, where: str, side: Callable[[object, str], str] = tex
     return "\t".join(side(part, where) for part in item)
 
 
-def as_source(data: Path | str | Iterable[Any], name: str, line: Callable[[Any, str], str] = text_line) -> Path | Lines:
+def as_source(
+    data: Path | str | Iterable[Any],
+    name: str,
+    line: Callable[[Any, str], str] = text_line,
+    columns: TextColumns | None = None,
+    known: Sequence[Collection[str]] = (),
+) -> Path | Lines:
     """Return what a reader takes: a file, or values as lines.
 
     Args:
         data: the name of a file, or values.
         name: of the argument, for messages.
         line: writes a value as a line; its second argument is the place of the value, for messages.
+        columns: those of a row that has names; None if it has no such rows.
+        known: names of these columns, as for `pick`.
 
     Raises:
         DataError: a value is wrong; the message gives its number.
@@ -117,4 +228,9 @@ def as_source(data: Path | str | Iterable[Any], name: str, line: Callable[[Any, 
     if isinstance(data, str | Path):
         return Path(data)
     _expect_order(data, name)
-    return Lines(name, tuple(line(item, Place(name, number)) for number, item in enumerate(data, start=1)))
+    lines = []
+    for number, row in enumerate(rows_of(data), start=1):
+        where = Place(name, number)
+        by_name = columns is not None and isinstance(row, Mapping)
+        lines.append(line(pick(row, where, columns, known) if by_name and columns is not None else row, where))
+    return Lines(name, tuple(lines))

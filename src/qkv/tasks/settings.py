@@ -13,7 +13,8 @@ from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, final
 
 from qkv.checkpoint.former_names import FORMER_NAMES
-from qkv.data.choices import Form, LineKind, TokenizerKind
+from qkv.data.choices import Form, LineKind, Separator, TokenizerKind
+from qkv.data.columns import Column, TextColumns, is_name
 from qkv.data.report import KINDS
 from qkv.data.word_table import WordTable
 from qkv.errors import ConfigError, nearest, setting
@@ -25,10 +26,12 @@ Texts = Path | str | Iterable[str]
 Pairs = Path | str | Iterable[tuple[str, str]]
 """A file, or the pairs themselves."""
 
+_OF_SYMBOLS = ("source_sep", "target_sep", "features_col", "features_sep", "features")
+"""Settings that only columns of symbols have."""
 LEARNING_RATE: Mapping[str, float] = MappingProxyType({"gru": 3e-3, "lstm": 3e-3, "rnn": 3e-3, "others": 1e-3})
 """Peak learning rates of AdamW by kind of model, chosen on validation data (docs/project/results.md)."""
 DATA, RUN, MODEL, TRAINING = "Data", "Run", "Model", "Training"
-COLUMNS = "Columns of a TSV file"
+COLUMNS = "Columns"
 BATCH_WORK = "Batch work"
 TOPICS = (DATA, COLUMNS, RUN, MODEL, ATTENTION, TRAINING)
 """The topics of the help, in its order."""
@@ -236,16 +239,24 @@ class SourceColumns:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordColumns(SourceColumns):
+class WordColumns:
     """The columns of a `qkv.data.word_table.WordTable` and what separates symbols, each None if it is not given.
 
     Raises:
         ConfigError: a column is out of range, or two are the same.
     """
 
-    target_col: Annotated[int | None, Option("Column of the target", topic=COLUMNS, or_else=WordTable.target_col)] = (
-        None
-    )
+    source_col: Annotated[
+        Column | None,
+        Option("Column of the source: its position, or its name in the first line", topic=COLUMNS, or_else=1),
+    ] = None
+    target_col: Annotated[
+        Column | None, Option("Column of the target, likewise", topic=COLUMNS, or_else=WordTable.target_col)
+    ] = None
+    features_col: Annotated[
+        Column | None,
+        Option("Column of features such as V;PST; 0 for none", topic=COLUMNS, or_else=WordTable.features_col),
+    ] = None
     source_sep: Annotated[
         str | None,
         Option(
@@ -273,12 +284,80 @@ class WordColumns(SourceColumns):
     def with_default(self, default: WordTable | None) -> WordTable | None:
         """Return the columns; what is not given comes from a default."""
         values = {item.name: getattr(self, item.name, None) for item in fields(WordTable)}
-        settings = {name: value for name, value in values.items() if value is not None}
-        return replace(default or WordTable(), **settings) if settings or default is not None else None
+        settings = {name: _as_position(value) for name, value in values.items() if value is not None}
+        if default is None and (not settings or not self._has_symbols):
+            return None
+        return replace(default or WordTable(), **settings)
+
+    @property
+    def _has_symbols(self) -> bool:
+        """Whether the columns hold symbols, as those of a TSV file that are given by position always did."""
+        return True
+
+
+def _as_position(value: Any) -> Any:
+    """Return a position that a command line gave as a text as a number."""
+    return int(value) if isinstance(value, str) and value.removeprefix("-").isdecimal() else value
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordTableSettings(WordColumns):
+class SeparatorSettings:
+    """What separates columns."""
+
+    sep: Annotated[
+        Separator | None,
+        Option(
+            "What separates columns",
+            topic=COLUMNS,
+            or_else="by the ending .tsv; else what splits most of the first 1,000 lines evenly",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairColumns(WordColumns, SeparatorSettings):
+    """The columns of pairs: of symbols, or of texts.
+
+    Raises:
+        ConfigError: settings of symbols beside texts, or the other way round.
+    """
+
+    cells: Annotated[
+        Literal["symbols", "texts"] | None,
+        Option(
+            "What the columns hold",
+            topic=COLUMNS,
+            or_else="texts if columns are given by name, or sep is; else symbols",
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = [name for name in _OF_SYMBOLS if getattr(self, name, None) is not None]
+        if self.cells == "texts" and given:
+            hint = "Omit it, or the other one."
+            raise ConfigError(setting(given[0]), "columns of symbols", setting("cells", "texts"), hint)
+        if self._has_symbols and self.sep not in (None, "tab") and (given or self.cells is not None):
+            hint = "Write the symbols to a TSV file."
+            raise ConfigError(setting("sep"), "tab between columns of symbols", f"{self.sep}", hint)
+
+    @property
+    def _has_symbols(self) -> bool:
+        if self.cells is not None:
+            return self.cells == "symbols"
+        columns = (self.source_col, self.target_col)
+        texts = self.sep is not None or any(is_name(column) for column in columns)
+        return any(getattr(self, name, None) is not None for name in _OF_SYMBOLS) or not texts
+
+    @property
+    def texts(self) -> TextColumns:
+        """The columns of texts."""
+        columns = None if self._has_symbols and self.table is not None else (self.source_col, self.target_col)
+        return TextColumns(("source", "target"), columns or (None, None), self.sep)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordTableSettings(PairColumns):
     """All fields of a `qkv.data.word_table.WordTable`."""
 
     features: Annotated[

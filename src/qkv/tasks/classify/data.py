@@ -7,14 +7,15 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from qkv.data import segments
 from qkv.data.choices import LABELED_SHARE, LineKind
+from qkv.data.columns import TextColumns
 from qkv.data.corpus import fingerprint
 from qkv.data.holdout import seen_in_training, split
-from qkv.data.labeled import Unit, labels_of, read_labeled
+from qkv.data.labeled import LABEL_AND_TEXT, LABEL_NAMES, TEXT_NAMES, Unit, labels_of, read_labeled
 from qkv.data.report import expect_some_left, refuse
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.tasks.notes import reporting, state
-from qkv.tasks.python_values import as_source, pair_line
+from qkv.tasks.python_values import as_source, labeled_line
 from qkv.tasks.settings import Pairs, TokenizerSettings
 from qkv.tasks.tokenizing import Unknown, exceeds, learn_tokenizer, sample_of
 
@@ -101,17 +102,22 @@ class LabelFiles(Protocol):
     def skip(self) -> Sequence[LineKind]:
         """Kinds of lines to leave out."""
 
+    @property
+    def columns(self) -> TextColumns:
+        """The columns of files."""
 
-ReadTexts = Callable[[Any, str], list[TextAndLabels]]
-"""Reads labeled texts from a file or values, by the name of the argument."""
+
+ReadTexts = Callable[[Any, str, TextColumns], list[TextAndLabels]]
+"""Reads labeled texts from a file or values, by the name of the argument and the columns."""
 
 
-def read_texts(data: Pairs | None, name: str = "data") -> list[TextAndLabels]:
+def read_texts(data: Pairs | None, name: str = "data", columns: TextColumns = LABEL_AND_TEXT) -> list[TextAndLabels]:
     """Read texts with a label each.
 
     Args:
         data: a file with label<TAB>text on each line, or pairs of a label and a text.
         name: of the argument, for messages.
+        columns: of a table.
 
     Returns:
         The texts.
@@ -122,8 +128,9 @@ def read_texts(data: Pairs | None, name: str = "data") -> list[TextAndLabels]:
     """
     if data is None:
         raise missing_data(name, "A file with label<TAB>text on each line.")
-    source = as_source(data, name, pair_line)
-    return [TextAndLabels((item.text,), (item.label,), item.line) for item in read_labeled(source, say=state)]
+    source = as_source(data, name, labeled_line, columns, (LABEL_NAMES, TEXT_NAMES))
+    items = read_labeled(source, say=state, columns=columns)
+    return [TextAndLabels((item.text,), (item.label,), item.line) for item in items]
 
 
 def as_lines(text: TextAndLabels, labels: Sequence[str], unit: Unit) -> list[str]:
@@ -207,10 +214,10 @@ def gather(
     read: ReadTexts, files: LabelFiles, seed: int, unit: Unit
 ) -> tuple[list[TextAndLabels], list[TextAndLabels], tuple[str, ...], tuple[str, str]]:
     """Read texts to train on and to validate on, with their labels and the names of the files; arguments as above."""
-    train = read(files.data, "data")
+    train = read(files.data, "data", files.columns)
     name = valid_name = _name(files.data, "data")
     if files.valid_data is not None:
-        valid = read(files.valid_data, "valid_data")
+        valid = read(files.valid_data, "valid_data", files.columns)
         valid_name = _name(files.valid_data, "valid_data")
         message = seen_in_training((text.words for text in train), [text.words for text in valid], unit)
     else:

@@ -162,7 +162,7 @@ class Classifier:
 
         return score_labels(
             self,
-            read_texts(files.data),
+            read_texts(files.data, "data", files.columns),
             files.data,
             lambda texts: [(label,) for label in self.classify([text.words[0] for text in texts])],
             "texts",

@@ -5,14 +5,17 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from qkv.data.choices import LABELED_HELD_OUT
+from qkv.data.columns import Column, TextColumns
 from qkv.models.configs.reader import ClassifierConfig
 from qkv.settings import Option
 from qkv.tasks.settings import (
+    COLUMNS,
     LEARNING_RATE,
     DeviceSettings,
     LabelsEvaluation,
     Pairs,
     RequestSettings,
+    SeparatorSettings,
     ShardAnswers,
     SkipSettings,
     TaskSettings,
@@ -22,10 +25,22 @@ from qkv.training_settings import Settings as Training
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifyData:
+class ClassifyData(SeparatorSettings):
     """Labeled texts."""
 
-    data: Annotated[Pairs | None, Option("label<TAB>text on each line (.gz too)")] = None
+    data: Annotated[Pairs | None, Option("label<TAB>text on each line, or a table (.gz too)")] = None
+    label_col: Annotated[
+        Column | None,
+        Option("Column of the label: its position, or its name in the first line", topic=COLUMNS, or_else=1),
+    ] = None
+    text_col: Annotated[
+        Column | None, Option("Column of the text, likewise", topic=COLUMNS, or_else="2, or the other one")
+    ] = None
+
+    @property
+    def columns(self) -> TextColumns:
+        """The columns."""
+        return TextColumns(("label", "text"), (self.label_col, self.text_col), self.sep)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -155,7 +155,7 @@ class Tagger:
         """
         from qkv.tasks.classify.scoring import score_labels
 
-        texts = read_texts(files.data)
+        texts = read_texts(files.data, "data", files.columns)
         return score_labels(self, texts, files.data, lambda some: self.tag([text.words for text in some]), "sentences")
 
     def scene(self, text: str, tokens: int | None = None) -> "Scene":

@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Annotated
 
 from qkv.data.choices import LABELED_HELD_OUT
+from qkv.data.columns import Column, TextColumns
 from qkv.models.configs.reader import ReaderConfig
 from qkv.settings import Option
 from qkv.tasks.classify.settings import LOOP
 from qkv.tasks.settings import (
+    COLUMNS,
     DeviceSettings,
     LabelsEvaluation,
     RequestSettings,
+    SeparatorSettings,
     ShardAnswers,
     SkipSettings,
     TaskSettings,
@@ -25,10 +28,27 @@ Sentences = Path | str | Iterable[Iterable[tuple[str, str]]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TagData:
+class TagData(SeparatorSettings):
     """Sentences whose words have tags."""
 
     data: Annotated[Sentences | None, Option("Words in columns, word first, tag last; .gz too")] = None
+    word_col: Annotated[
+        Column | None,
+        Option(
+            "Column of the word: its position, or its name in the first line",
+            topic=COLUMNS,
+            or_else="1, or as the format has it",
+        ),
+    ] = None
+    tag_col: Annotated[
+        Column | None,
+        Option("Column of the tag, likewise", topic=COLUMNS, or_else="the last, or as the format has it"),
+    ] = None
+
+    @property
+    def columns(self) -> TextColumns:
+        """The columns."""
+        return TextColumns(("word", "tag"), (self.word_col, self.tag_col), self.sep)
 
 
 @dataclass(frozen=True, kw_only=True)

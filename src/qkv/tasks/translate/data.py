@@ -1,10 +1,11 @@
 """Parallel text for translation: training files, validation pairs, tokenizer."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from qkv.data.batches import Example
-from qkv.data.corpus import Pair, fingerprint
+from qkv.data.corpus import Pair, fingerprint, stream_lines
 from qkv.data.open_vocabulary import encode_pair
 from qkv.data.report import expect_some_left, refuse
 from qkv.data.tokenizer import Tokenizer
@@ -85,7 +86,14 @@ def read_training(
             tokenizer = learn_tokenizers(pairs.train, tokenizer_settings)
         train, examples = _examples(pairs.train, tokenizer, files.longest, pairs.names, copies)
         valid, valid_examples = _examples(pairs.valid, tokenizer, files.longest, pairs.valid_names, copies)
-        return Parallel(tokenizer, examples, valid, valid_examples, fingerprint(train), files.table)
+        return Parallel(tokenizer, examples, valid, valid_examples, fingerprint(train), _resolved(files))
+
+
+def _resolved(files: TranslateFiles) -> WordTable | None:
+    """Return the columns of symbols by their positions, which lines to translate have too."""
+    if files.table is None or not isinstance(files.data, str | Path):
+        return files.table
+    return files.table.resolved(next(stream_lines(Path(files.data))), str(files.data))
 
 
 def inspect(files: TranslateFiles, tokenizer_settings: TranslateTokenizer, seed: int) -> None:

@@ -91,7 +91,7 @@ def _job(model: TranslationModel, text: Parallel, settings: TranslationSettings)
 
 def _identity(text: Parallel, settings: TranslationSettings) -> dict[str, Any]:
     fingerprints = {"train": text.fingerprint, "valid": fingerprint(text.valid)}
-    table = {} if settings.data.table is None else {"table": as_dict(settings.data.table)}
+    table = {} if text.table is None else {"table": as_dict(text.table)}
     direction = {"direction": "back"} if _member(settings).direction == "back" else {}
     # Fields that only some runs need, so that others have the same configuration as in earlier versions.
     optional = {"bleu_tokenize": _bleu_tokenizer(settings), STORED: text.limit.to_json_value()}

@@ -15,6 +15,7 @@ from qkv.tasks.settings import (
     MOST_MODELS,
     AnswersEvaluation,
     DeviceSettings,
+    PairColumns,
     PairData,
     PairFiles,
     RequestSettings,
@@ -238,7 +239,7 @@ class TranslateAnswers(TranslateRequest, SourceColumns, ShardAnswers, DeviceSett
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslateEvaluation(AnswersEvaluation, BleuSettings, SearchSettings, WordColumns, PairData):
+class TranslateEvaluation(AnswersEvaluation, BleuSettings, SearchSettings, PairColumns, PairData):
     """Score translations with the code of training: sacreBLEU with its signature, chrF, exact match, word error rate.
 
     Example: qkv evaluate runs/de-en --source test.de --target test.en

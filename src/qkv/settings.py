@@ -527,12 +527,37 @@ _READ: Mapping[type, tuple[Any, Callable[[Any], Any]]] = MappingProxyType(
 """The values that a type accepts, and what converts them; an annotation such as Iterable[str] accepts any iterable."""
 
 
+def plain(value: Any) -> Any:
+    """Return a value of NumPy, PyTorch or Arrow as one of Python.
+
+    Example:
+        >>> import numpy as np
+        >>> plain(np.int64(3)), plain("a")
+        (3, 'a')
+    """
+    for method in ("as_py", "tolist"):
+        if hasattr(value, method):
+            return getattr(value, method)()
+    return value
+
+
+def _rows(item: Any) -> Any:
+    """Return the rows of a table of pandas, Polars or Arrow by the names of its columns; anything else as it is."""
+    if hasattr(item, "itertuples"):  # pandas
+        names = [str(name) for name in item.columns]
+        return (dict(zip(names, row, strict=True)) for row in item.itertuples(index=False, name=None))
+    if hasattr(item, "iter_rows"):  # Polars
+        return item.iter_rows(named=True)
+    return item.to_pylist() if hasattr(item, "to_pylist") and hasattr(item, "column_names") else item  # Arrow
+
+
 def _converted(choice: Any, item: Any) -> tuple[bool, Any]:
     if isinstance(choice, str):
         return isinstance(item, str) and item.lower() == choice.lower(), choice
     if parts := parts_of(choice):
         return _converted_tuple(parts, item)
     kinds, convert = _READ.get(choice, (choice, _as_is)) if isinstance(choice, type) else (Iterable, tuple)
+    item = _rows(item) if convert is tuple else item
     good = isinstance(item, kinds) and not (isinstance(item, bool) and choice in (int, float))
     good = good and not (convert is tuple and isinstance(item, str | bytes))
     return good, convert(item) if good else None

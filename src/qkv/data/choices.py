@@ -12,6 +12,8 @@ Elements = Literal["numbers", "words"]
 """What a pointer network points at: numbers or vectors of them, or words."""
 Decimal = Literal["point", "comma"]
 """What separates decimals."""
+Thousands = Literal["comma", "point", "space", "apostrophe"]
+"""What groups thousands."""
 Separator = Literal["tab", "semicolon", "comma"]
 """What separates the fields of a table of texts."""
 Missing = Literal["refuse", "skip"]

@@ -15,7 +15,7 @@ from qkv.data.choices import Separator
 from qkv.data.corpus import Lines, read_lines
 from qkv.data.normal_forms import normalize
 from qkv.data.report import expect_some_left, refuse, refused_lines, say
-from qkv.data.table import Row, rows_of
+from qkv.data.table import QUOTED, Row, rows_of
 from qkv.errors import ConfigError, DataError, Place, brief, nearest, quantity, setting
 
 Column = int | str
@@ -176,37 +176,31 @@ def separator_of(path: Path | Lines, lines: Sequence[str]) -> str:
 
 def _evenness(lines: Sequence[str], mark: str) -> float:
     """Return the share of the lines that have the most frequent number of fields, if that is at least 2."""
-    counts = Counter(len(cells) for _, cells in split_rows(lines, "", mark, strict=False))
-    width, number = max(counts.items(), key=lambda item: item[1], default=(1, 0))
-    return 0.0 if width < 2 else number / sum(counts.values())
+    bare = lines if mark == "\t" else [QUOTED.sub("", line) for line in lines]
+    counts = Counter(line.count(mark) for line in bare)
+    marks, number = max(counts.items(), key=lambda item: item[1], default=(0, 0))
+    return number / len(lines) if marks else 0.0
 
 
 def _ending(path: Path | Lines) -> str:
     return "" if isinstance(path, Lines) else Path(path.name.removesuffix(".gz")).suffix.lower()
 
 
-def split_rows(lines: Iterable[str], name: str, separator: str, *, strict: bool = True) -> Iterator[Row]:
+def split_rows(lines: Iterable[str], name: str, separator: str) -> Iterator[Row]:
     """Split lines into fields, those between commas and semicolons as CSV; blank lines are no rows.
 
     Args:
         lines: the lines.
         name: their name in messages.
         separator: what is between two fields.
-        strict: whether lines that are no CSV are refused; else they end the rows.
 
     Raises:
         DataError: they are no CSV.
     """
-    if separator == "\t":
-        yield from (
-            (number, tuple(line.split(separator))) for number, line in enumerate(lines, start=1) if line.strip()
-        )
-        return
-    try:
+    if separator != "\t":
         yield from rows_of(lines, name, separator)
-    except DataError:
-        if strict:
-            raise
+        return
+    yield from ((number, tuple(line.split("\t"))) for number, line in enumerate(lines, start=1) if line.strip())
 
 
 def even_rows(rows: Iterable[Row], width: int, name: str) -> Iterator[Row]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import final
 
-from qkv.data.choices import Decimal, Missing
+from qkv.data.choices import Decimal, Missing, Thousands
 from qkv.data.corpus import LONGEST_LINE, Lines, in_parts, read_lines
 from qkv.data.hints import ROWS, Section, number_hint, seems
 from qkv.data.normal_forms import normalize
@@ -37,10 +37,18 @@ _NO_GROUPS = {
     for mark, shown in ((",", ","), (".", r"\."))
 }
 """Numbers whose comma or point cannot group thousands."""
+_LOOKED_AT = 1000
+"""Lines that must have as many fields."""
+_GROUPS: Mapping[str, re.Pattern[str]] = MappingProxyType(
+    {
+        name: re.compile(rf"^[-+]?\d{{1,3}}([{marks}]\d{{3}})+(?![\d{marks}])")
+        for name, marks in (("comma", ","), ("point", "."), ("space", " \u00a0\u2009\u202f"), ("apostrophe", "'\u2019"))
+    }
+)
 _INFINITE = re.compile("[-+]?inf(inity)?", re.IGNORECASE)
 _COMMENT = re.compile(r"#( +|$)")
 _SEPARATED = "columns between commas, semicolons or tabs"
-_QUOTED = re.compile(r'"[^"]*"?')
+QUOTED = re.compile(r'"[^"]*"?')
 
 
 @final
@@ -90,6 +98,8 @@ class FieldTable:
         missing: Missing = "refuse",
         fixed: Collection[str] = (),
         categories: Mapping[str, Sequence[str]] = MappingProxyType({}),
+        na: Collection[str] = (),
+        thousands: Thousands | None = None,
     ) -> Columns:
         """Read columns as numbers.
 
@@ -97,7 +107,9 @@ class FieldTable:
             names: the columns; at least one.
             decimal: what separates the decimals, in every field.
             missing: whether to refuse a row with a missing number, or to skip it.
-            fixed: which of these two settings the user cannot choose, so that no message proposes it.
+            fixed: which settings the user cannot choose, so that no message proposes them.
+            na: what else stands for a missing number, besides `MISSING`.
+            thousands: what groups thousands, in every field.
             categories: the categories of columns that hold them, which are read as their positions there.
 
         Returns:
@@ -119,17 +131,17 @@ class FieldTable:
         rows, lines, skipped = [], [], 0
         for line, fields in self.rows:
             cells = [fields[index].strip() for index in indices]
-            if any(field.lower() in MISSING for field in cells):
+            if any(field.lower() in MISSING or field in na for field in cells):
                 skipped += 1
                 if missing == "refuse":
-                    refuse("empty", self._missing(line, cells, names, fixed))
+                    refuse("empty", self._missing(line, cells, names, fixed, na))
                 continue
             try:
                 rows.append(
                     tuple(
                         self._category(field, name, line, categories[name])
                         if name in categories
-                        else self._number(field, name, line, decimal, fixed)
+                        else self._number(field, name, line, decimal, fixed, thousands)
                         for field, name in zip(cells, names, strict=True)
                     )
                 )
@@ -143,6 +155,19 @@ class FieldTable:
             hint = "Check the columns' names and the file."
             raise DataError(Place(self.name), f"numbers in {_listed(names)}", got, hint)
         return Columns(tuple(names), tuple(rows), tuple(lines), skipped)
+
+    def named(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """Return columns by their names; a position from 1 stands for a column if no column has it as a name.
+
+        Example:
+            >>> parse_table(["id,2019", "1,5"], "f.csv").named(["1", "2019"])
+            ('id', '2019')
+        """
+        known = set(self.columns)
+        positions = {str(number): name for number, name in enumerate(self.columns, start=1)}
+        return tuple(
+            column if normalize("NFC", column) in known else positions.get(column, column) for column in columns
+        )
 
     def expect(self, names: Sequence[str], flag: str = "columns") -> None:
         """Check that columns exist.
@@ -185,16 +210,18 @@ class FieldTable:
                 continue
             raise DataError(Place(self.name), f'a column "{brief(name)}"', got, hint)
 
-    def _missing(self, line: int, cells: Sequence[str], names: Sequence[str], fixed: Collection[str]) -> DataError:
-        index = next(index for index, field in enumerate(cells) if field.lower() in MISSING)
+    def _missing(
+        self, line: int, cells: Sequence[str], names: Sequence[str], fixed: Collection[str], na: Collection[str]
+    ) -> DataError:
+        index = next(index for index, field in enumerate(cells) if field.lower() in MISSING or field in na)
         got = f'"{cells[index]}"' if cells[index] else "an empty field"
         hint = "Fill it, delete the line, or leave such lines out with " + setting("missing", "skip") + "."
         if "missing" in fixed or collecting():
             hint = "Fill it, or delete the line."
         return DataError(Place(self.name, line), f'a number in column "{brief(names[index])}"', got, hint)
 
-    def categories(self, name: str) -> tuple[str, ...]:
-        """Return the categories of a column, sorted; missing fields are none.
+    def categories(self, name: str, na: Collection[str] = ()) -> tuple[str, ...]:
+        """Return the categories of a column, sorted; missing fields, and those of `na`, are none.
 
         Raises:
             ConfigError: as for `expect`.
@@ -206,7 +233,7 @@ class FieldTable:
         self.expect([name])
         index = self.columns.index(normalize("NFC", name))
         fields = {normalize("NFC", row[index].strip()) for _, row in self.rows}
-        return tuple(sorted(field for field in fields if field.lower() not in MISSING))
+        return tuple(sorted(field for field in fields if field.lower() not in MISSING and field not in na))
 
     def _category(self, field: str, name: str, line: int, categories: Sequence[str]) -> float:
         field = normalize("NFC", field)
@@ -215,11 +242,13 @@ class FieldTable:
             raise DataError(Place(self.name, line), expected, f'"{brief(field)}"', nearest(field, categories))
         return float(categories.index(field))
 
-    def _number(self, field: str, name: str, line: int, decimal: Decimal, fixed: Collection[str]) -> float:
-        text = field
+    def _number(
+        self, field: str, name: str, line: int, decimal: Decimal, fixed: Collection[str], thousands: Thousands | None
+    ) -> float:
+        text = field if thousands is None else _GROUPS[thousands].sub(_ungrouped, field)
         if decimal == "comma":
             # A point would be a thousands separator: 1.234 is not read as 1 and some.
-            text = "" if "." in field or field.count(",") > 1 else field.replace(",", ".")
+            text = "" if "." in text or text.count(",") > 1 else text.replace(",", ".")
         try:
             number = float(text) if "_" not in text else math.nan
         except ValueError:
@@ -253,14 +282,22 @@ class FieldTable:
             return f"If it has a decimal {mark}, " + say + "."
         grouped = _DIGIT.search(field) and other_mark in field
         usual = f"Write it with a decimal {decimal}, without units or thousands separators."
-        return f"Remove what groups thousands: each {mark} of the column is one." if grouped else usual
+        if not grouped:
+            return usual
+        remove = f"Remove what groups thousands: each {mark} of the column is one"
+        return remove + ("." if "thousands" in fixed else ", or say so with " + setting("thousands", mark) + ".")
 
 
-def read_table(path: Path | Lines) -> FieldTable:
+def _ungrouped(match: re.Match[str]) -> str:
+    return re.sub(r"[^-+\d]", "", match[0])
+
+
+def read_table(path: Path | Lines, sep: str | None = None) -> FieldTable:
     """Read the fields of a CSV file.
 
     Args:
         path: the file; `.gz` is decompressed.
+        sep: what separates fields; None to find out.
 
     Returns:
         Its fields.
@@ -269,15 +306,16 @@ def read_table(path: Path | Lines) -> FieldTable:
         DataError: the file cannot be read or is not UTF-8, a quotation mark is not closed, or a row does not have as
             many fields as the first line.
     """
-    return parse_table(read_lines(path, blank=True), str(path))
+    return parse_table(read_lines(path, blank=True), str(path), sep)
 
 
-def parse_table(lines: Sequence[str], name: str) -> FieldTable:
+def parse_table(lines: Sequence[str], name: str, sep: str | None = None) -> FieldTable:
     """Split lines into fields.
 
     Args:
         lines: the lines, without line ends; those of white space only are skipped.
         name: their name in messages.
+        sep: what separates fields; None to find out.
 
     Returns:
         The fields.
@@ -292,7 +330,7 @@ def parse_table(lines: Sequence[str], name: str) -> FieldTable:
         ('1', '2')
     """
     lines = list(_uncommented(lines))
-    empty, rows = _read_header(lines, name, _separator(lines))
+    empty, rows = _read_header(lines, name, sep or _separator(lines))
     return replace(empty, rows=tuple(rows))
 
 
@@ -455,6 +493,11 @@ def _refused(line: str, where: Place, reason: str) -> DataError:
 def _separator(lines: Sequence[str]) -> str:
     filled = [line for line in lines if line.strip()]
     mark = _mark(filled[0]) if filled else None
+    if mark is not None:  # the first one, unless another alone splits the first lines evenly
+        start = [QUOTED.sub("x", line) for line in filled[:_LOOKED_AT]]
+        widths = {other: {line.count(other) for line in start} for other in "\t;,"}
+        even = [other for other, counts in widths.items() if len(counts) == 1 and counts != {0}]
+        mark = even[0] if even else mark
     if mark is None:
         first, *rest = (len(_words(line)) for line in filled or [""])
         # R writes a name in front of each row, and none in front of those of the columns.
@@ -464,7 +507,7 @@ def _separator(lines: Sequence[str]) -> str:
 
 def _mark(line: str) -> str | None:
     """Return the first of tab, semicolon and comma that occurs outside quotation marks; None if none does."""
-    bare = _QUOTED.sub("", line)
+    bare = QUOTED.sub("", line)
     return next((mark for mark in "\t;," if mark in bare), None)
 
 
@@ -475,11 +518,11 @@ def _shape(line: str) -> tuple[str | None, int]:
 
 def _fields(line: str) -> list[str]:
     mark = _mark(line)
-    return _words(line) if mark is None else _QUOTED.sub("x", line).split(mark)
+    return _words(line) if mark is None else QUOTED.sub("x", line).split(mark)
 
 
 def _words(line: str) -> list[str]:
-    return _QUOTED.sub("x", line).split()
+    return QUOTED.sub("x", line).split()
 
 
 def _like_number(field: str) -> bool:

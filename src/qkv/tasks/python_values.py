@@ -1,6 +1,6 @@
 """Python values as the lines that readers of files take."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ from qkv.data.columns import TextColumns, index_of
 from qkv.data.corpus import Lines
 from qkv.data.segments import require_text
 from qkv.errors import DataError, Place, brief, setting
+from qkv.settings import plain
 
 
 def text_line(item: object, where: str) -> str:
@@ -80,38 +81,6 @@ def _expect_order(items: object, name: str) -> None:
         raise DataError(name, "items in an order", f"a {type(items).__name__}", "Give sorted(...) of it, or a list.")
 
 
-def plain(value: object) -> object:
-    """Return a value of NumPy, PyTorch or Arrow as one of Python.
-
-    Example:
-        >>> import numpy as np
-        >>> plain(np.int64(3)), plain("a")
-        (3, 'a')
-    """
-    for method in ("as_py", "tolist"):
-        if hasattr(value, method):
-            return getattr(value, method)()
-    return value
-
-
-def rows_of(data: Iterable[Any]) -> Iterator[Any]:
-    """Yield the rows of data; those of a table (pandas, Polars, Arrow, `datasets`) by the names of its columns.
-
-    Example:
-        >>> list(rows_of([("good", "a film")]))
-        [('good', 'a film')]
-    """
-    if hasattr(data, "itertuples"):  # pandas
-        names = [str(name) for name in data.columns]  # type: ignore[attr-defined]
-        yield from (dict(zip(names, row, strict=True)) for row in data.itertuples(index=False, name=None))
-    elif hasattr(data, "iter_rows"):  # Polars
-        yield from data.iter_rows(named=True)
-    elif hasattr(data, "to_pylist") and hasattr(data, "column_names"):  # Arrow
-        yield from data.to_pylist()
-    else:
-        yield from map(plain, data)
-
-
 def as_list(value: object, where: str) -> list[Any]:
     """Return the items of a cell that holds several.
 
@@ -174,7 +143,8 @@ def label_text(item: object, where: str) -> str:
         >>> label_text(0, "data:1"), label_text(True, "data:1"), label_text("good", "data:1")
         ('0', 'True', 'good')
     """
-    return text_line(str(item) if isinstance(item, int) else item, where)
+    value = plain(item)
+    return text_line(str(value) if isinstance(value, int) else value, where)
 
 
 def labeled_line(item: object, where: str) -> str:
@@ -229,7 +199,7 @@ def as_source(
         return Path(data)
     _expect_order(data, name)
     lines = []
-    for number, row in enumerate(rows_of(data), start=1):
+    for number, row in enumerate(map(plain, data), start=1):
         where = Place(name, number)
         by_name = columns is not None and isinstance(row, Mapping)
         lines.append(line(pick(row, where, columns, known) if by_name and columns is not None else row, where))

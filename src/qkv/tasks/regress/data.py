@@ -11,10 +11,12 @@ from typing import Any, final
 
 import numpy as np
 
+from qkv.data.columns import SEPARATORS
 from qkv.data.normal_forms import normalize
 from qkv.data.report import leaves_out, refuse
 from qkv.data.table import Columns, FieldTable, read_table
 from qkv.errors import ConfigError, DataError, Place, brief, nearest, quantity, setting
+from qkv.settings import plain
 from qkv.tasks.notes import reporting, state
 from qkv.tasks.regress.settings import RegressFiles
 
@@ -76,15 +78,24 @@ def gather(data: RegressFiles) -> RegressTable:
         raise ConfigError(setting("data"), setting("data", "FILE"), "none", "A CSV file, or one with tabs.")
     if isinstance(data.data, str | Path):
         _expect_names(data)
-        table = read_table(Path(data.data))
+        table = read_table(Path(data.data), None if data.sep is None else SEPARATORS[data.sep])
+        (y_name, *weight), categorical = table.named([str(data.y), *_weights(data)]), table.named(data.categorical)
+        data = replace(data, x=table.named(data.x), y=y_name, categorical=categorical, weights=next(iter(weight), None))
     else:
-        data, table = _as_table(data, [_row(row) for row in data.data])
-        _expect_names(data)
-    y, weights = (str(data.y),), () if data.weights is None else (data.weights,)
+        data, table = _as_table(*_named_rows(data, data.data))
+    _expect_names(data)
+    y, weights = (str(data.y),), _weights(data)
     for flag, names in ((setting("x"), data.x), (setting("y"), y), (setting("weights"), weights)):
         table.expect(names, flag)
-    categories = {name: table.categories(name) for name in data.categorical}
-    numbers = table.numbers((*data.x, *y, *weights), decimal=data.decimal, missing=data.missing, categories=categories)
+    categories = {name: table.categories(name, data.na) for name in data.categorical}
+    numbers = table.numbers(
+        (*data.x, *y, *weights),
+        decimal=data.decimal,
+        missing=data.missing,
+        na=data.na,
+        thousands=data.thousands,
+        categories=categories,
+    )
     if numbers.skipped:
         total = numbers.skipped + len(numbers.rows)
         state(f"{table.name}: {numbers.skipped:,} of {total:,} rows lack a number and are skipped.")
@@ -93,6 +104,11 @@ def gather(data: RegressFiles) -> RegressTable:
     rows = _weighted(numbers, table.name) if weights else numbers.rows
     names = numbers.names[: len(data.x)]  # in Unicode's form NFC
     return RegressTable(names, numbers.names[len(names)], categories, rows, bool(weights))
+
+
+def _weights(data: RegressFiles) -> tuple[str, ...]:
+    """Return the name of the column of weights, if there is one."""
+    return () if data.weights is None else (data.weights,)
 
 
 def _weighted(columns: Columns, name: str) -> tuple[tuple[float, ...], ...]:
@@ -182,7 +198,7 @@ def _expect_names(data: RegressFiles) -> None:
         if name not in data.x:
             expected = "columns of " + setting("x")
             raise ConfigError(setting("categorical"), expected, f'"{name}"', nearest(name, data.x))
-    columns = (*data.x, str(data.y), *filter(None, (data.weights,)))
+    columns = (*data.x, str(data.y), *_weights(data))
     for number, name in enumerate(columns):
         if name in columns[:number]:
             expected = "columns that differ from each other, " + setting("y") + " and " + setting("weights")
@@ -204,6 +220,27 @@ def category_name(cell: object) -> str:
     return f"{float(cell):.15g}" if isinstance(cell, Real) else normalize("NFC", str(cell).strip())
 
 
+def _named_rows(data: RegressFiles, values: Iterable[Any]) -> tuple[RegressFiles, list[tuple[Any, ...]]]:
+    """Return rows of numbers; of rows with names, the columns that are given, or all of them, with y as the last."""
+    rows = list(map(plain, values))
+    if not rows or not all(isinstance(row, Mapping) for row in rows):
+        return data, [_row(row) for row in rows]
+    names = [str(name) for name in rows[0]]
+    y = data.y or names[-1]
+    x = tuple(data.x) or tuple(name for name in names if name not in (y, data.weights))
+    for flag, columns in (("x", x), ("y", (y,)), ("weights", _weights(data))):
+        for name in columns:
+            if name not in names:
+                expected = f"a column of data: {', '.join(map(brief, names[:12]))}"
+                raise ConfigError(setting(flag), expected, f'"{name}"', nearest(name, names))
+    taken = (*x, y, *_weights(data))
+    return replace(data, x=x, y=y), [tuple(_or_missing(row.get(name)) for name in taken) for row in rows]
+
+
+def _or_missing(value: Any) -> Any:
+    return math.nan if value is None else value
+
+
 def _digits(number: Real) -> str:
     try:
         return repr(float(number))
@@ -217,7 +254,7 @@ def _as_table(data: RegressFiles, rows: Sequence[tuple[Any, ...]]) -> tuple[Regr
         raise DataError("data", "at least one item", "none", "Was an iterator already read?")
     count = len(rows[0]) - 1 - (data.weights is not None)
     x = data.x or (tuple(f"x{n}" for n in range(1, count + 1)) if count > 1 else ("x",))
-    names = (*x, data.y or "y", *filter(None, (data.weights,)))
+    names = (*x, data.y or "y", *_weights(data))
     texts = [name in data.categorical for name in names]
     for number, row in enumerate(rows, start=1):
         if len(row) != len(names) or not all(

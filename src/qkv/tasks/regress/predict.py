@@ -222,7 +222,7 @@ class Regressor:
         """
         names = self._names_in(table)
         categories = self._categories_in(names)
-        read = table.numbers(names, decimal=decimal, fixed=("missing",), categories=categories)
+        read = table.numbers(names, decimal=decimal, fixed=("missing", "thousands"), categories=categories)
         return self._with_names(np.array(read.rows))
 
     def evaluate(self, table: FieldTable) -> tuple[Array, tuple[Figure, ...]]:
@@ -241,7 +241,9 @@ class Regressor:
         """Return predictions and targets of a table."""
         names = (*self._names_in(table, more=1), self.y if table.header else table.columns[-1])
         categories = self._categories_in(names)
-        read = table.numbers(names, decimal=self.decimal, fixed=("decimal", "missing"), categories=categories)
+        read = table.numbers(
+            names, decimal=self.decimal, fixed=("decimal", "missing", "thousands"), categories=categories
+        )
         numbers = np.array(read.rows)
         return self.estimator.predict(numbers[:, :-1]), numbers[:, -1]
 

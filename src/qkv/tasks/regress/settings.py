@@ -5,11 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from qkv.data.choices import Decimal, Missing
+from qkv.data.choices import Decimal, Missing, Thousands
 from qkv.errors import ConfigError, setting
 from qkv.scores.catalog import KERNELS
 from qkv.settings import Option, check
-from qkv.tasks.settings import AnswersEvaluation, LineAnswers, RequestSettings, RunOptions, SkipSettings, TaskSettings
+from qkv.tasks.settings import (
+    AnswersEvaluation,
+    LineAnswers,
+    RequestSettings,
+    RunOptions,
+    SeparatorSettings,
+    SkipSettings,
+    TaskSettings,
+)
 
 if TYPE_CHECKING:
     Kernel = str
@@ -86,7 +94,7 @@ class RegressAnswers(RegressRequest, LineAnswers):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegressFiles(SkipSettings, RegressData):
+class RegressFiles(SkipSettings, SeparatorSettings, RegressData):
     """A table to fit, and its columns."""
 
     x: Annotated[Sequence[str], Option("Input columns: --x age,income or --x age --x income")] = ()
@@ -96,7 +104,11 @@ class RegressFiles(SkipSettings, RegressData):
         str | None, Option("A column with the weight of each row, such as the inverse of its variance")
     ] = None
     decimal: Annotated[Decimal, Option("What separates decimals")] = "point"
+    thousands: Annotated[Thousands | None, Option("What groups thousands", or_else="nothing")] = None
     missing: Annotated[Missing, Option("What happens to rows that lack a number")] = "refuse"
+    na: Annotated[
+        Sequence[str], Option("What else stands for a missing number: --na '#N/A' --na 999", or_else="NA, nan, -, …")
+    ] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,10 @@ from qkv.data.hints import damage_messages
 from qkv.data.normal_forms import normalize
 from qkv.data.tagged import TAG_NAMES, WORD_AND_TAG, WORD_NAMES, Tagged, read_tagged, report_odd_spans, report_sentences
 from qkv.errors import DataError, Place
+from qkv.settings import plain
 from qkv.tasks.classify.data import TextAndLabels, missing_data
 from qkv.tasks.notes import state
-from qkv.tasks.python_values import as_list, label_text, pair_line, pick, rows_of
+from qkv.tasks.python_values import as_list, label_text, pair_line, pick
 from qkv.tasks.tag.settings import Sentences
 
 
@@ -34,7 +35,7 @@ def read_texts(data: Sentences | None, name: str = "data", columns: TextColumns 
     if isinstance(data, str | Path):
         texts = read_tagged(Path(data), say=state, columns=columns)
     else:
-        texts = [_sentence(item, name, number, columns) for number, item in enumerate(rows_of(data), start=1)]
+        texts = [_sentence(item, name, number, columns) for number, item in enumerate(map(plain, data), start=1)]
         if not texts:
             raise DataError(name, "at least one item", "none", "Was an iterator already read?")
         report_odd_spans(texts, name, state)

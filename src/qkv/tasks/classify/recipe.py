@@ -52,14 +52,15 @@ def label_recipe(settings: TaskSettings, read_texts: ReadTexts, unit: Unit) -> L
 
     def examples(files: LabelFiles) -> Examples:
         with reporting(files.skip):
-            texts = read_texts(files.data, "data")
+            texts = read_texts(files.data, "data", files.columns)
         whole = unit == "texts"
 
         def write(indices: Sequence[int]) -> str:
             return format_lines(line for index in indices for line in as_lines(texts[index], texts[index].labels, unit))
 
         kinds = [text.labels[0] if whole else "" for text in texts]
-        return Examples([text.words for text in texts], kinds, write, ".tsv" if whole else ".conll", {})
+        plain = dict.fromkeys((*(f"{name}_col" for name in files.columns.names), "sep"))
+        return Examples([text.words for text in texts], kinds, write, ".tsv" if whole else ".conll", plain)
 
     return Recipe(
         settings,

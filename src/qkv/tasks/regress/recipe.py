@@ -58,15 +58,22 @@ def _judge(smoother: KernelSmoother, table: RegressTable, settings: RegressionSe
 
 
 def _examples(files: RegressFiles) -> Examples:
-    columns = read_columns(files)
+    table = read_columns(files)
+    names = (*table.x, table.y, *(["weight"] if table.weighted else []))
+
+    def shown(row: Sequence[float]) -> list[float | str]:
+        codes = (table.categories.get(name) for name in names)
+        return [value if code is None else code[int(value)] for value, code in zip(row, codes, strict=True)]
 
     def write(indices: Sequence[int]) -> str:
         lines = io.StringIO()
-        csv.writer(lines, lineterminator="\n").writerows([columns.names, *(columns.rows[index] for index in indices)])
+        csv.writer(lines, lineterminator="\n").writerows([names, *(shown(table.rows[index]) for index in indices)])
         return lines.getvalue()
 
-    read = {"x": list(columns.names[:-1]), "y": columns.names[-1], "decimal": "point"}
-    return Examples([row[:-1] for row in columns.rows], [""] * len(columns.rows), write, ".csv", read)
+    plain = {"x": list(table.x), "y": table.y, "weights": names[-1] if table.weighted else None, "decimal": "point"}
+    read = {**plain, "categorical": list(table.categories), "sep": None, "thousands": None}
+    inputs = [row[: len(table.x)] for row in table.rows]
+    return Examples(inputs, [""] * len(table.rows), write, ".csv", read)
 
 
 def _draw(run: Path, picture: Path) -> None:

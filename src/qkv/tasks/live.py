@@ -92,7 +92,7 @@ def write_live_page(run: Path, path: Path, text: str | None, file: Path | None, 
     if is_example(run):
         texts = list(dict.fromkeys([*(texts or SENTENCES), *(pair.source for pair in generate(CHECKED, seed=1))]))
     if not texts:
-        hint = f"Give {setting('text')} or {setting('file')}, with one text a line."
+        hint = "Give " + setting("text") + " or " + setting("file") + ", with one text a line."
         raise ConfigError(setting("live"), "a text to open on", "none", hint)
     expect_single(run)
     page = live_run(load(run, device), texts, run.name)
@@ -149,7 +149,7 @@ def answers(loaded: Live, texts: Sequence[str]) -> list[str]:
 
 def _vocabulary(tokenizer: Tokenizer) -> dict[str, Any]:
     if tokenizer.imported is not None or tokenizer.kind == "unigram":
-        raise lacks(f"a {tokenizer.kind} tokenizer", f"Train with {setting('kind', 'bpe')}.")
+        raise lacks(f"a {tokenizer.kind} tokenizer", "Train with " + setting("tokenizer", "bpe") + ".")
     vocabulary = tokenizer.vocabulary
     names = ("kind", "lowercase", "unicode", "pieces")
     merges = [" ".join(pair) for pair in vocabulary.merges]
@@ -181,7 +181,7 @@ def _translator_parts(translator: Translator) -> dict[str, Any]:
     elif isinstance(model, RecurrentTranslator):
         parts = _recurrent_translator(model)
     else:
-        raise lacks(f"a {type(model).__name__}", f"Train without {setting('copy')} and monotonic alignments.")
+        raise lacks(f"a {type(model).__name__}", "Train without " + setting("copy") + " and monotonic alignments.")
     longest = translator.limit.to_json_value()
     limit = {"each": TOKENS_PER_SOURCE_TOKEN, "more": MORE_TOKENS, "longest": longest}
     return parts | {"task": "translate", "pool": None, "limit": limit}
@@ -251,7 +251,7 @@ def _language_model_parts(model: Any) -> dict[str, Any]:
 
 def _classifier_parts(model: TextClassifier) -> dict[str, Any]:
     if not isinstance(model.config, ClassifierConfig) or model.wide is not None:
-        raise lacks("a published classifier, or a linear model of words beside it", f"Omit {setting('wide')}.")
+        raise lacks("a published classifier, or a linear model of words beside it", "Omit " + setting("wide") + ".")
     parts = model.parts
     cells = stack = None
     if parts.recurrent is not None:

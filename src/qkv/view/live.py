@@ -211,7 +211,7 @@ class Network:
 
 def _projected(module: object) -> Score:
     if not isinstance(module, ScoreModule):
-        hint = f"Train with another score than {setting('score', 'location')}."
+        hint = "Train with another score than " + setting("score", "location") + "."
         raise lacks(f"a score of {type(module).__name__}", hint)
     return module.projected()
 
@@ -281,6 +281,6 @@ def live_page(model: LiveModel, texts: tuple[str, ...], title: str) -> str:
     text = one_file("play.js", content)
     if len(text) > LARGEST:
         count = sum(parameter.numel() for parameter in model.network.model.parameters())
-        hint = f"It has {count:,} parameters of one byte each: train a smaller model, or omit {setting('live')}."
+        hint = f"It has {count:,} parameters of one byte each: train a smaller model, or omit " + setting("live") + "."
         raise ConfigError(setting("live"), f"a page of at most {LARGEST >> 20} MB", f"{len(text) / 2**20:.0f} MB", hint)
     return text

@@ -61,7 +61,7 @@ def compare(
         raise ConfigError("seeds", f"from 1 to {MOST_SEEDS:,}", f"{seeds}", "3 show how much a figure varies.")
     if folds is not None and seeds is not None:
         hint = "Each part has one training: omit one of them."
-        raise ConfigError("seeds", f"no {setting('folds')} beside it", "both", hint)
+        raise ConfigError("seeds", "no " + setting("folds") + " beside it", "both", hint)
     # An iterator gives its items to the first training alone.
     settings = {name: list(item) if isinstance(item, Iterator) else item for name, item in settings.items()}
     fixed = {name: item for name, item in settings.items() if not name.startswith(TEST)}

@@ -54,6 +54,8 @@ def needed(path: tuple[str, ...], folder: Path) -> list[str | Path]:
     both: list[str | Path] = ["--source", folder / "a.txt", "--target", folder / "a.txt"]
     if path[0] == "compare":  # it has the settings of its trainings, and folders of its own
         return [*needed(("train", *path[1:]), folder)[:-1], folder / "compared"]
+    if path[0] == "check":  # it writes nothing
+        return needed(("train", *path[1:]), folder)[:-2]
     return {
         ("train", "translate"): [*both, "--out", folder / "never"],
         ("train", "classify"): ["--data", folder / "l.tsv", "--out", folder / "never"],
@@ -69,6 +71,7 @@ def needed(path: tuple[str, ...], folder: Path) -> list[str | Path]:
         ("evaluate", "point"): [folder / "point", "--data", folder / "p.tsv"],
         ("align",): [folder / "translate", *both],
         ("view",): [folder / "translate", "--text", "ab"],
+        ("serve",): [folder / "translate"],
         ("explain",): [],
         ("demo",): ["--out", folder / "never"],
         ("prepare",): [folder / "text", "--out", folder / "never"],

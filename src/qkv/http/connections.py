@@ -165,7 +165,7 @@ def listening(host: str, port: int) -> socket.socket:
         '127.0.0.1'
     """
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
     except (OSError, OverflowError, UnicodeError) as error:
         raise ConfigError(setting("host"), "an address of this machine", f"{host}: {error}", "Omit it.") from error
@@ -173,10 +173,10 @@ def listening(host: str, port: int) -> socket.socket:
     option = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
     listener.setsockopt(socket.SOL_SOCKET, option, 1)
     try:
-        listener.bind(address)
+        listener.bind((address[0], port, *address[2:]))
         listener.listen(_QUEUED)
     except (OSError, OverflowError) as error:
         listener.close()
         hint = "Choose another one, or omit it for any free port."
-        raise ConfigError("port", "a free port", f"{port}: {error}", hint) from error
+        raise ConfigError(setting("port"), "a free port", f"{port}: {error}", hint) from error
     return listener

@@ -77,7 +77,7 @@ def test_columns_of_a_run_are_by_default_those_of_its_training() -> None:
         (command, option.name): option.help
         for command, parts in COMMANDS.items()
         for option in parts.params
-        if option.name.endswith(("_col", "_sep")) and not command.startswith(("train ", "compare "))
+        if option.name.endswith(("_col", "_sep")) and not command.startswith(("train ", "compare ", "check "))
     }
     assert {command for command, _ in shown} == {"translate", "evaluate translate", "view"}
     assert len(shown) >= 10

@@ -34,7 +34,7 @@ COMMANDS: dict[str, tuple[list[str], str, int, set[str]]] = {
 """For each command that reads a run: its run and arguments, what it reads, how many objects it writes, their names."""
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "json.md").read_text(encoding="utf-8")
 DOCUMENTED = set(re.findall(r"`(\w+)`", PAGE))
-OTHERS = {"demo", "explain", "prepare", "runs"}
+OTHERS = {"demo", "explain", "prepare", "runs", "serve"}
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +84,7 @@ def test_a_prepared_corpus_is_an_object(tmp_path: Path) -> None:
 def test_every_command_is_looked_at_and_on_the_page() -> None:
     found = set(leaves(get_command(app)))
     assert all(f"`qkv {name.partition(' ')[0]}" in PAGE for name in found)
-    by_task = {f"{step} {task}" for task in TRAININGS for step in ("train", "evaluate", "compare")}
+    by_task = {f"{step} {task}" for task in TRAININGS for step in ("train", "check", "evaluate", "compare")}
     assert found == {*COMMANDS, *OTHERS, *by_task} - {"evaluate"}
 
 

@@ -55,7 +55,7 @@ def test_a_bad_line_of_a_file_to_evaluate(task: str, shelf: Shelf, tmp_path: Pat
 def test_unknown_tokens_are_counted(task: str, tmp_path: Path) -> None:
     start, out = tmp_path / "start", tmp_path / "next"
     words = [*TRAININGS[task], "--tokenizer", "word", "--minimum", "1"]
-    assert "unknown" not in succeeded(run("train", task, *words, "--out", start)).stderr
+    assert "tokens unknown" not in succeeded(run("train", task, *words, "--out", start)).stderr
     strange = tmp_path / "strange"
     strange.write_text(STRANGE[task])
     files = ["--data", strange, "--valid-data", TRAININGS[task][1]]

@@ -158,7 +158,7 @@ def trains(recipe: Recipe[Any, Any, Any, Any], table: Mapping[str, Any], tables:
     except ConfigError as error:
         refused = str(error)
     if refused is not None:
-        named = re.match(r"model\.(\w+): expected .+; got .+\. \S", refused)
+        named = re.match(r"(\w+): expected .+; got .+\. \S", refused)
         assert named is not None, refused
         assert named[1] in {*table, "model"}, refused
         return False

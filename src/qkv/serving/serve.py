@@ -11,7 +11,8 @@ from qkv.http.connections import TimeoutProtocol, listening, server_of
 from qkv.serving.app import Service, application
 from qkv.serving.guard import ServerGuard, is_local
 from qkv.serving.models import open_models
-from qkv.tasks.notes import note, working
+from qkv.tasks.notes import as_json, note, working
+from qkv.tasks.streams import write_json
 
 SHORTEST_TOKEN = 16
 """Characters of a token that cannot be guessed soon."""
@@ -71,8 +72,13 @@ def _run(service: Service, listener: socket.socket, host: str, allowed: Sequence
     names = dict.fromkeys(("127.0.0.1", "localhost", "::1", host, *allowed))
     server = server_of(ServerGuard(application(service), list(names), port, token), ManyClients, grace=GRACE)
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    for name, model in service.models.items():
-        note(f"qkv: POST {address}/models/{name}  {model.task}")
+    rows = [
+        {"model": name, "task": model.task, "url": f"{address}/models/{name}"} for name, model in service.models.items()
+    ]
+    for row in rows:
+        note(f"qkv: POST {row['url']}  {row['task']}")
+    if as_json():
+        write_json(rows)
     note(f"qkv: {address}/openapi.json describes the settings of a request; Ctrl-C ends the server")
     asyncio.run(server.serve([listener]))
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from results import (
     alignment,
     copying,
+    coverage,
     labels,
     language,
     long_copying,
@@ -35,6 +36,7 @@ _FAMILIES = (
     labels,
     alignment,
     regression,
+    coverage,
     pointing,
     copying,
     long_copying,

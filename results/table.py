@@ -7,6 +7,7 @@ from typing import Any
 from results import (
     alignment,
     copying,
+    coverage,
     labels,
     language,
     learning_rates,
@@ -46,6 +47,7 @@ def write_table(path: Path) -> None:
         labels,
         alignment,
         regression,
+        coverage,
         pointing,
         copying,
         long_copying,

@@ -12,9 +12,11 @@ from qkv.masks.patterns import window
 from qkv.normalizers.dense import Hard
 from qkv.scores.kernels import SquaredDistance
 
-_GRID = 16
+_GRID = 20
 _FACTORS = (0.25, 0.5, 2.0, 4.0)
 _SWEEPS = 4
+_STARTS = 3
+"""How many valleys of the grid are searched: a criterion can have several."""
 _WIDEST = 1e3
 """How many times wider than the data a bandwidth can become, where a column does not matter."""
 _EVALUATIONS = 60
@@ -58,13 +60,25 @@ def minimize(
 
     ratio = (high / low) ** (1 / (_GRID - 1))
     multiples = [low * ratio**step for step in range(_GRID)] if not bool(fixed.all()) else [1.0]
-    best = min((torch.where(fixed, 0.5, multiple * scales) for multiple in reversed(multiples)), key=value)
+    starts = _lowest(value, [torch.where(fixed, 0.5, multiple * scales) for multiple in reversed(multiples)])
     if len(scales) > 1:  # from there, and from no dependence at all, where few columns need a narrow bandwidth
         widest = torch.where(fixed, 1.0, high * scales)
-        best = min((_each_column(value, start, fixed) for start in (best, widest)), key=value)
-    ends = torch.minimum(low * scales / 4, best), torch.maximum(high * scales * _WIDEST, best)
-    best = _simplex(value, best, fixed, ends, ratio)
+        starts = _lowest(value, [_each_column(value, start, fixed) for start in (*starts[:1], widest)])
+    found = []
+    for start in starts:
+        ends = torch.minimum(low * scales / 4, start), torch.maximum(high * scales * _WIDEST, start)
+        found.append(_simplex(value, start, fixed, ends, ratio))
+    best = min(found, key=value)
     return best, value(best) if value(best) < _NONE else math.nan
+
+
+def _lowest(value: Criterion, places: list[Tensor]) -> list[Tensor]:
+    """Return the places that are no worse than both of their neighbors, the best one first, at most `_STARTS`."""
+    values = [math.inf, *map(value, places), math.inf]
+    lows = [
+        place for number, place in enumerate(places, start=1) if values[number] <= min(values[number - 1 : number + 2])
+    ]
+    return sorted(lows, key=value)[:_STARTS]
 
 
 def _each_column(value: Criterion, best: Tensor, fixed: Tensor) -> Tensor:

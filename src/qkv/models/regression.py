@@ -51,8 +51,9 @@ class KernelRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             corrected Akaike information criterion.
         beyond: the prediction out of the kernel's support, where no training point has weight (with a degree above 0
             also more than four bandwidths of a Gaussian from each point): the "nearest" point's target, the "mean" of
-            all, or "nan". Bandwidths are chosen as with "mean" then, so that a point far from all others does not widen
-            them. With degree 0 a Gaussian has weight everywhere, and is normalized in log space.
+            all, or "nan". With "nan" or a degree above 0, bandwidths are chosen as with "mean", so that a point far
+            from all others does not widen them. With degree 0 a Gaussian has weight everywhere, and is normalized in
+            log space.
         degree: of the polynomial, 0 to 2. A line is not biased where the curve ends or points thin out, a mean is.
         neighbors: None, or the number of places that each query reaches, of which equal ones count once, or "auto" for
             the one that minimizes what `bandwidth` names. Then a bandwidth is the unit of a column, by default its
@@ -62,8 +63,8 @@ class KernelRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     Attributes:
         bandwidth_: the h in use; an array (D,) for more than one column; of `neighbors` the units of the columns.
         neighbors_: the number in use, or None.
-        criterion_: what it minimizes: the mean squared leave-one-out error, with "mean" in place of "nan", or the AIC;
-            NaN if nothing was chosen, or if there is a single point.
+        criterion_: what it minimizes: the mean squared leave-one-out error, `beyond` as above, or the AIC; NaN if
+            nothing was chosen, or if there is a single point.
         n_features_in_: the width of an input.
 
     Source: Nadaraya 1964, "On estimating regression"; Watson 1964, "Smooth regression analysis"; Fan and Gijbels 1996,
@@ -354,7 +355,8 @@ class KernelRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _left_out_error(self, points: Points) -> float:
         """Return the weighted mean squared error of predicting each row from the others."""
         # A bandwidth as wide as the data predicts the mean of the others: widening it for a far point gains nothing.
-        beyond = "mean" if self.beyond == "nan" else self.beyond
+        # The nearest points would predict well at a bandwidth that reaches none, where a line has no interval.
+        beyond = "mean" if self.beyond == "nan" or self.degree else self.beyond
         errors, factors = self._left_out(points, beyond)
         squares = points.counts[:, None] * errors.square() + factors[:, None].square() * points.deviations
         weights = points.row_weights * points.counts
@@ -479,7 +481,7 @@ def _row_weights(weights: Any, count: int) -> Array:
         return np.ones(count)
     numbers = np.asarray(weights, dtype=np.float64)
     if numbers.shape != (count,) or not (np.isfinite(numbers) & (numbers >= 0)).all() or not numbers.any():
-        hint = "Rows of weight 0 are left out."
+        hint = "Rows of weight zero are left out."
         raise ConfigError("sample_weight", f"{count:,} finite numbers from 0, not all 0", f"{weights!r:.80}", hint)
     return numbers
 

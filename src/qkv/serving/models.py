@@ -118,9 +118,10 @@ def read_question(body: object, model: Model) -> Question:
 
 def _expect_input(one: object, place: Place, model: Model) -> None:
     if model.table.rows:
-        numbers = one if isinstance(one, list) else [None]
-        if not all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
-            raise DataError(place, "a row of numbers", f"{one!r:.60}", "Send a list such as [1.5, 20].")
+        cells = one if isinstance(one, list) else [None]
+        if not all(isinstance(cell, int | float | str) and not isinstance(cell, bool) for cell in cells):
+            expected = "a row of numbers and names of categories"
+            raise DataError(place, expected, f"{one!r:.60}", "Send a list such as [1.5, 20].")
     elif not isinstance(one, str):
         raise DataError(place, "a text", type(one).__name__, "Send a JSON string.")
     elif "\n" in one and model.stream is None:

@@ -62,7 +62,9 @@ def openapi(models: Mapping[str, Model]) -> dict[str, Any]:
 
 
 def _request(model: Model) -> dict[str, Any]:
-    one = {"type": "array", "items": {"type": "number"}} if model.table.rows else {"type": "string"}
+    one: dict[str, Any] = {"type": "string"}
+    if model.table.rows:  # numbers, and names of categories
+        one = {"type": "array", "items": {"type": ["number", "string"]}}
     inputs = {"type": "array", "items": one, "minItems": 1, "maxItems": MOST_INPUTS}
     properties: dict[str, Any] = {"inputs": inputs}
     if model.stream is not None:

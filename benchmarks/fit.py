@@ -614,7 +614,10 @@ def picture(rows: list[dict[str, Any]], coefficients: costs.Coefficients, path: 
 
 
 def kept(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file, one for each time; the file has a line for each mechanism and size."""
+    """Return the rows of a file, one for each time of an algorithm that there still is.
+
+    The file has a line for each mechanism and size.
+    """
     lines: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     return [
         {**line, "direction": direction, "threads": int(threads), "algorithm": algorithm, "us": us}
@@ -622,6 +625,7 @@ def kept(path: Path) -> list[dict[str, Any]]:
         for direction, by_threads in line.pop("us").items()
         for threads, by_algorithm in by_threads.items()
         for algorithm, us in by_algorithm.items()
+        if algorithms_of(algorithm)
     ]
 
 

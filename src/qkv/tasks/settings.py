@@ -380,7 +380,7 @@ class TokenizerSettings:
             "Byte pairs or pieces of bytes, words, characters, or none for tokens that spaces separate already",
         ),
     ] = "bpe"
-    vocabulary: Annotated[int, Option("Maximum vocabulary size", "tokens")] = 8000
+    vocabulary: Annotated[int, Option("Maximum vocabulary size", "tokens", least=1)] = 8000
     minimum: Annotated[int, Option("Minimum frequency of a token", least=1)] = 2
     unicode: Annotated[
         Form,

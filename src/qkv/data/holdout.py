@@ -200,8 +200,11 @@ def _shuffled(keys: Mapping[T, int], seed: int) -> list[T]:
 
 
 def _divided(items: Sequence[T], keys: Sequence[Hashable], held_out: set[Hashable]) -> tuple[list[T], list[T]]:
-    pairs = list(zip(items, keys, strict=True))
-    return [item for item, key in pairs if key not in held_out], [item for item, key in pairs if key in held_out]
+    train: list[T] = []
+    held: list[T] = []
+    for item, key in zip(items, keys, strict=True):
+        (held if key in held_out else train).append(item)
+    return train, held
 
 
 def _sample_different(items: Sequence[T], parts: Callable[[T], tuple[Hashable, Hashable]], seed: int) -> list[T]:

@@ -114,10 +114,9 @@ def _with_warnings(pairs: list[Pair], name: str, others: Sequence[Pair]) -> list
         state(f"{name}: {oddity}")
     if len(pairs) > 1 and all(pair.source == pair.target for pair in pairs):
         state(f"{name}: every target equals its source.")
-    for side in ("source", "target"):
-        texts = {getattr(pair, side) for pair in pairs}
-        if len(pairs) > 1 and len(texts) == 1:
-            all_texts = f'all {len(pairs):,} {side}s are "{brief(*texts)}"'
+    for side, texts in (("source", sources), ("target", targets)):
+        if len(pairs) > 1 and all(text == texts[0] for text in texts):
+            all_texts = f'all {len(pairs):,} {side}s are "{brief(texts[0])}"'
             state(f"{name}: {all_texts}: nothing can be learned from them.")
     pairs = _in_order(pairs, name, others)
     lines, sources, targets = (list(map(attrgetter(part), pairs)) for part in ("line", "source", "target"))

@@ -49,6 +49,7 @@ class Option:
         flag: its flag without dashes; "" for the name of the field.
         off: the flag that turns off a setting that is true by default; "" for `no-` and the name.
         also: a second name of its flag.
+        needed: whether a command that uses the table asks for it, although a settings file may give it.
         writes: the suffixes of the file to write that it names, () for any; None for other settings.
 
     Example:
@@ -74,6 +75,7 @@ class Option:
     flag: str = ""
     off: str = ""
     also: str = ""
+    needed: bool = False
     writes: tuple[str, ...] | None = None
 
     @property
@@ -186,6 +188,8 @@ def help_of(table: Any, name: str, default: object = MISSING) -> str:
         default = None if default in choices else default
     else:
         text = option.help.removesuffix(".")
+    if option.needed:
+        text += " (required)"
     default_text = "" if default is None or isinstance(default, bool) else show_default(default)
     if option.unit and isinstance(default, int | float):
         default_text += f" {option.unit}"

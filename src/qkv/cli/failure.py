@@ -27,13 +27,18 @@ R = TypeVar("R")
 
 _OUTPUT = "Output"
 _OUTPUT_FLAGS: Mapping[str, Any] = {
-    "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.", rich_help_panel=_OUTPUT)],
+    "quiet": Annotated[
+        bool, typer.Option("--quiet", "-q", help="Say nothing but errors.", rich_help_panel=_OUTPUT, metavar="")
+    ],
     "verbose": Annotated[
         bool,
-        typer.Option("--verbose", "-v", help="Say more: versions, each update, seconds.", rich_help_panel=_OUTPUT),
+        typer.Option(
+            "--verbose", "-v", help="Say more: versions, each update, seconds.", rich_help_panel=_OUTPUT, metavar=""
+        ),
     ],
     "json": Annotated[
-        bool, typer.Option("--json", help="Write results as JSON, one object per line.", rich_help_panel=_OUTPUT)
+        bool,
+        typer.Option("--json", help="Write results as JSON, one object per line.", rich_help_panel=_OUTPUT, metavar=""),
     ],
 }
 """The flags that every command has."""

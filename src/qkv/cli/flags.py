@@ -55,7 +55,18 @@ def option_of(table: type, name: str, help: str = "", topic: str | None = None) 
     if bool in choices_of(hints_of(table)[name]):
         names = [f"{flag}/--{option.off or f'no-{flag[2:]}'}"] if defaults_of(table)[name] else [flag]
     names += [f"--{option.also}"] if option.also else []
-    return typer.Option(*names, help=help or help_of(table, name), rich_help_panel=topic)
+    metavar = _metavar(hints_of(table)[name])
+    return typer.Option(*names, help=help or help_of(table, name), rich_help_panel=topic, metavar=metavar)
+
+
+def _metavar(hint: Any) -> str | None:
+    """Return what stands behind a flag in the help: nothing for a switch, a name where the help lists names."""
+    kinds = [kind for kind in choices_of(hint) if kind is not type(None)]
+    if type_of(hint) is bool:
+        return ""
+    if type_of(hint) == list[str]:
+        return "<names>"
+    return "<name>" if len(kinds) > 1 and all(isinstance(kind, str) for kind in kinds) else None
 
 
 def _column(name: str) -> Any:

@@ -13,7 +13,7 @@ from qkv.cli.paths import expect_output_files
 from qkv.errors import ConfigError
 from qkv.settings import defaults_of, hints_of, options_of, parse
 from qkv.tasks.prepare.settings import PREPARE, PrepareOptions
-from qkv.tasks.settings import RUN, TOPICS, TaskSettings
+from qkv.tasks.settings import COMMON, RUN, START, TOPICS, TaskSettings
 
 if TYPE_CHECKING:
     from qkv.tasks.run import AnyRecipe
@@ -49,16 +49,20 @@ def flags_of(task: TaskSettings, *, options: bool = True) -> dict[str, Any]:
         for table in task.tables.values()
         for name in options_of(table)
     ]
-    flags += [(RUN, name, flag) for name, flag in _run_flags(task.options)] if options else []
-    order = {topic: index for index, topic in enumerate(TOPICS)}
-    flags.sort(key=lambda item: order.get(item[0], len(order)))
+    flags += [(_run_topic(name), name, flag) for name, flag in _run_flags(task.options)] if options else []
+    order = {topic: index for index, topic in enumerate((*TOPICS, *COMMON))}
+    flags.sort(key=lambda item: (order.get(item[0], len(order)), order[item[1]] if item[0] == START else 0))
     return {name: flag for _, name, flag in flags}
 
 
 def _run_flags(options: type) -> Iterator[tuple[str, Any]]:
     for name, hint in hints_of(options).items():
         help = options_of(options)[name].help
-        yield name, Annotated[hint, option_of(options, name, help, RUN)]
+        yield name, Annotated[hint, option_of(options, name, help, _run_topic(name))]
+
+
+def _run_topic(name: str) -> str:
+    return START if name in COMMON else RUN
 
 
 def train_command(task: TaskSettings) -> Callable[..., None]:

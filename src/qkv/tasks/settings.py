@@ -33,8 +33,11 @@ LEARNING_RATE: Mapping[str, float] = MappingProxyType({"gru": 3e-3, "lstm": 3e-3
 DATA, RUN, MODEL, TRAINING = "Data", "Run", "Model", "Training"
 COLUMNS = "Columns"
 BATCH_WORK = "Batch work"
-TOPICS = (DATA, COLUMNS, RUN, MODEL, ATTENTION, TRAINING)
+START = "Start here"
+TOPICS = (START, DATA, COLUMNS, RUN, MODEL, ATTENTION, TRAINING)
 """The topics of the help, in its order."""
+COMMON = ("data", "source", "target", "text", "x", "y", "out", "model", "score", "steps", "minutes", "seed")
+"""The flags that most trainings have; they are the first topic of the help, in this order."""
 _TOPIC_OF: Mapping[str, str] = MappingProxyType(
     {"data": DATA, "tokenizer": DATA, "model": MODEL, "training": TRAINING, "ensemble": TRAINING}
 )
@@ -44,7 +47,7 @@ _TOPIC_OF: Mapping[str, str] = MappingProxyType(
 class RunOptions:
     """What a training command has besides the settings of the run."""
 
-    out: Annotated[Path | None, Option("The run folder. Run the same command again to resume.")] = None
+    out: Annotated[Path | None, Option("The run folder; the same command again resumes (required).")] = None
     config: Annotated[Path | None, Option("Settings as a TOML file; flags override it.")] = None
     print_config: Annotated[bool, Option("Show all settings as TOML and exit.")] = False
 
@@ -470,6 +473,8 @@ class TaskSettings:
 
     def topic_of(self, name: str) -> str:
         """Return the part of the help in which the flag of a setting stands."""
+        if name in COMMON:
+            return START
         table = self.table_of[name]
         return options_of(self.tables[table])[name].topic or _TOPIC_OF.get(table, table.capitalize())
 

@@ -28,7 +28,7 @@ from qkv.training_settings import Settings as Training
 class ClassifyData(SeparatorSettings):
     """Labeled texts."""
 
-    data: Annotated[Pairs | None, Option("label<TAB>text on each line, or a table (.gz too)")] = None
+    data: Annotated[Pairs | None, Option("label<TAB>text on each line, or a table, .gz too", needed=True)] = None
     label_col: Annotated[
         Column | None,
         Option("Column of the label: its position, or its name in the first line", topic=COLUMNS, or_else=1),

@@ -38,7 +38,7 @@ CURVES = (".svg", ".png")
 class RegressData:
     """Columns of a table, see `qkv.data.table`."""
 
-    data: Annotated[Rows | None, Option("A CSV file, or one with tabs or semicolons (.gz too)")] = None
+    data: Annotated[Rows | None, Option("A CSV file, or one with tabs or semicolons, .gz too", needed=True)] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +97,8 @@ class RegressAnswers(RegressRequest, LineAnswers):
 class RegressFiles(SkipSettings, SeparatorSettings, RegressData):
     """A table to fit, and its columns."""
 
-    x: Annotated[Sequence[str], Option("Input columns: --x age,income or --x age --x income")] = ()
-    y: Annotated[str | None, Option("The column to predict")] = None
+    x: Annotated[Sequence[str], Option("Input columns: --x age,income or --x age --x income", needed=True)] = ()
+    y: Annotated[str | None, Option("The column to predict", needed=True)] = None
     categorical: Annotated[Sequence[str], Option("Those input columns that hold categories: --categorical city")] = ()
     weights: Annotated[
         str | None, Option("A column with the weight of each row, such as the inverse of its variance")

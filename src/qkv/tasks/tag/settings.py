@@ -31,7 +31,7 @@ Sentences = Path | str | Iterable[Iterable[tuple[str, str]]]
 class TagData(SeparatorSettings):
     """Sentences whose words have tags."""
 
-    data: Annotated[Sentences | None, Option("Words in columns, word first, tag last; .gz too")] = None
+    data: Annotated[Sentences | None, Option("Words in columns, word first, tag last; .gz too", needed=True)] = None
     word_col: Annotated[
         Column | None,
         Option(

@@ -25,7 +25,8 @@ def test_scikit_learn_accepts_the_estimator(estimator: KernelRegression) -> None
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a check that is skipped because a library is missing warns
-        check_estimator(estimator)
+        reason = "leaving one out leaves out a row, whatever its weight"
+        check_estimator(estimator, expected_failed_checks={"check_sample_weight_equivalence_on_dense_data": reason})
 
 
 def test_predictions_equal_the_formula() -> None:

@@ -19,7 +19,7 @@ _STARTS = 3
 """How many valleys of the grid are searched: a criterion can have several."""
 _WIDEST = 1e3
 """How many times wider than the data a bandwidth can become, where a column does not matter."""
-_EVALUATIONS = 60
+_EVALUATIONS = 40
 
 _NONE = 1e300
 """In place of a criterion that is not a number."""
@@ -63,7 +63,7 @@ def minimize(
     starts = _lowest(value, [torch.where(fixed, 0.5, multiple * scales) for multiple in reversed(multiples)])
     if len(scales) > 1:  # from there, and from no dependence at all, where few columns need a narrow bandwidth
         widest = torch.where(fixed, 1.0, high * scales)
-        starts = _lowest(value, [_each_column(value, start, fixed) for start in (*starts[:1], widest)])
+        starts = [min((_each_column(value, start, fixed) for start in (starts[0], widest)), key=value)]
     found = []
     for start in starts:
         ends = torch.minimum(low * scales / 4, start), torch.maximum(high * scales * _WIDEST, start)

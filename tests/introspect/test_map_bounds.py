@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qkv.engine.describe import Arguments
-from qkv.functional import attention_with_rounded_state, attention_with_state
+from qkv.functional import attention_with_state, attention_with_state_alone
 from qkv.introspect.lazy_map import AttentionMap, attention_map
 from qkv.introspect.tiles import SHORT
 from qkv.masks.patterns import causal, dense, lengths
@@ -43,7 +43,7 @@ def map_of(query: Tensor, key: Tensor, how: str, **options: object) -> Attention
         state = attention_with_state(query, key, key, **options)[1]  # type: ignore[arg-type]
     else:
         given = {"bias": None, "dropout": 0.0, "generator": None, "enable_gqa": False, **options}
-        state = attention_with_rounded_state(query, key, key, Arguments(**given), "auto")[1]  # type: ignore[arg-type]
+        state = attention_with_state_alone(query, key, key, Arguments(**given), "auto", rounded=True)[1]  # type: ignore[arg-type]
     return attention_map(query, key, **options, state=state)  # type: ignore[arg-type]
 
 

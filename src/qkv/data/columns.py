@@ -171,7 +171,8 @@ def separator_of(path: Path | Lines, lines: Sequence[str]) -> str:
     filled = [line for line in lines[: 2 * _LOOKED_AT] if line.strip()][:_LOOKED_AT]
     shares = {mark: _evenness(filled, mark) for mark in SEPARATORS.values()}
     best = max(shares, key=lambda mark: shares[mark])  # of equal ones, the first
-    return best if shares[best] >= _SHARE else "\t"
+    # A file that says to be CSV is read as such even if many of its lines are broken.
+    return best if shares[best] >= _SHARE or (_ending(path) == ".csv" and shares[best] > 0) else "\t"
 
 
 def _evenness(lines: Sequence[str], mark: str) -> float:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from tests.view.javascript import JavaScript, largest_difference
 
+import qkv
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, UnsupportedError
 from qkv.models.configs.language_model import DecoderConfig, RecurrentDecoderConfig
@@ -21,7 +22,7 @@ from qkv.models.translator import TransformerTranslator
 from qkv.recording.recorder import record
 from qkv.tasks.classify.predict import Classifier
 from qkv.tasks.generate.predict import Generator
-from qkv.tasks.live import answers, live_run, page_weights
+from qkv.tasks.live import answers, page_weights
 from qkv.tasks.text_attention import read_ids
 from qkv.tasks.translate.limits import LengthLimit
 from qkv.tasks.translate.predict import Translator
@@ -211,7 +212,7 @@ def test_a_classifier_labels_as_in_python(js, changes):
 
 
 def test_the_page_asks_nobody_and_evaluates_nothing():
-    page = live_run(transformer(), TEXTS, "run")
+    page = qkv.live(transformer(), TEXTS).text
     policy = re.search('http-equiv="Content-Security-Policy" content="([^"]*)"', page)
     assert policy is not None
     rules = dict(rule.split(" ", 1) for rule in policy[1].split("; "))
@@ -224,7 +225,7 @@ def test_the_page_asks_nobody_and_evaluates_nothing():
 
 def test_the_page_says_how_many_texts_have_another_answer_than_before_rounding():
     run = transformer()
-    page = live_run(run, TEXTS, "run")
+    page = qkv.live(run, TEXTS).text
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
     rounded = page_weights(run)[0]
     assert data["checked"] == len(TEXTS)
@@ -234,21 +235,21 @@ def test_the_page_says_how_many_texts_have_another_answer_than_before_rounding()
 def test_a_large_page_is_refused_with_its_size(monkeypatch):
     monkeypatch.setattr(live, "LARGEST", 100_000)
     with pytest.raises(ConfigError, match=r"at most 0 MB; got \d+ MB. It has [\d,]+ parameters"):
-        live_run(transformer(), TEXTS, "run")
+        qkv.live(transformer(), TEXTS)
 
 
 def test_what_a_page_cannot_compute_is_named():
     plain = transformer(copy="joint")
     with pytest.raises(UnsupportedError, match="got a CopyingTranslator"):
-        live_run(Translator(CopyingTranslator(plain.model, 3), plain.tokenizer), TEXTS, "run")
+        qkv.live(Translator(CopyingTranslator(plain.model, 3), plain.tokenizer), TEXTS)
     with pytest.raises(UnsupportedError, match="got a score of LocationScore"):
-        live_run(recurrent(score="location"), TEXTS, "run")
+        qkv.live(recurrent(score="location"), TEXTS)
     with pytest.raises(UnsupportedError, match="a linear model of words"):
-        live_run(classifier(wide=64), TEXTS, "run")
+        qkv.live(classifier(wide=64), TEXTS)
     with pytest.raises(ConfigError, match="expected a model with attention"):
-        live_run(recurrent(score="none"), TEXTS, "run")
+        qkv.live(recurrent(score="none"), TEXTS)
     with pytest.raises(UnsupportedError, match="got a unigram tokenizer"):
-        live_run(transformer("unigram"), TEXTS, "run")
+        qkv.live(transformer("unigram"), TEXTS)
 
 
 ASKED = """async ([text, requests]) => {

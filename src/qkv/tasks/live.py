@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from qkv.checkpoint.disk import save_file
 from qkv.data.phrases import generate
 from qkv.data.segments import SPECIALS
 from qkv.data.tokenizer import Tokenizer
@@ -29,7 +28,7 @@ from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.settings import MORE_TOKENS, TOKENS_PER_SOURCE_TOKEN
 from qkv.tasks.viewing import text_of
 from qkv.view.answers.opening import first_shown
-from qkv.view.live import LiveModel, Network, lacks, live_page, rounded_to_int8
+from qkv.view.live import LiveModel, LivePage, Network, lacks, live_page, rounded_to_int8
 
 CHECKED = 200
 """Maximum number of texts whose answers are compared with those of the weights before rounding."""
@@ -42,32 +41,45 @@ _DEFAULTS = "Train with the defaults."
 Live = Translator | Generator | Classifier
 
 
-def live_run(loaded: Any, texts: Sequence[str], title: str) -> str:
-    """Build the page of a run.
+def live(loaded: Any, texts: Sequence[str], *, title: str = "") -> LivePage:
+    """Build a page that runs a trained model in any browser, offline: type a text, and the model answers.
+
+    All views of `qkv view` and what-if work on it. It has the weights of the model, as int8: whoever has the page has
+    the model.
 
     Args:
-        loaded: what `qkv.load` returns.
-        texts: examples, the first of which is shown first; on up to 200 of them the rounded weights are checked.
-        title: the name of the run.
+        loaded: a translator, a language model or a classifier, from `qkv.load`.
+        texts: examples, the first of which is shown first; up to 200 of them are answered with the weights before and
+            after rounding, and the page says how many answers differ.
+        title: the name of the page.
 
     Returns:
-        The page, see `qkv.view.live.live_page`.
+        The page: a notebook shows it, `save` writes it.
 
     Raises:
-        UnsupportedError: the model has a part that a page cannot compute.
-        ConfigError: the model has no attention, or the page would be too large.
+        UnsupportedError: the model has a part that a page cannot compute; the message names it.
+        ConfigError: there is no text, the model has no attention, or the page would be larger than 50 MB.
         DataError: a text is too long for the model.
+
+    Example:
+        >>> import qkv
+        >>> page = qkv.live(qkv.load("example"), ["Der Hund schläft ."])
+        >>> page.checked, page.differ, "DecompressionStream" in page.text
+        (1, 0, True)
     """
+    checked = list(dict.fromkeys(text for text in texts if text.strip()))[:CHECKED]
+    if not checked:
+        hint = "Give " + setting("text") + " or " + setting("file") + ", with one text a line."
+        raise ConfigError(setting("live"), "a text to open on", "none", hint)
     expect_attention(loaded.model)
     rounded, model = page_weights(loaded)
-    checked = list(dict.fromkeys(text for text in texts if text.strip()))[:CHECKED]
     before, after = (answers(run, checked) for run in (loaded, rounded))
     differ = sum(one != other for one, other in zip(before, after, strict=True))
     scene = rounded.scene(checked[0])
     number, head = first_shown(scene)
     opening = scene.layers[number].name, head
     page = model._replace(differ=differ, checked=len(checked), opening=opening)
-    return live_page(page, tuple(checked[:_SHOWN]), title)
+    return LivePage(live_page(page, tuple(checked[:_SHOWN]), title), title or "qkv", len(checked), differ)
 
 
 def write_live_page(run: Path, path: Path, text: str | None, file: Path | None, device: str) -> str:
@@ -83,7 +95,7 @@ def write_live_page(run: Path, path: Path, text: str | None, file: Path | None, 
         A sentence that describes the file.
 
     Raises:
-        ConfigError: there is no text; others as for `live_run`.
+        ConfigError: there is no text; others as for `live`.
         QkvError: as for `qkv.load`.
     """
     texts = [] if text is None else [text]
@@ -91,13 +103,10 @@ def write_live_page(run: Path, path: Path, text: str | None, file: Path | None, 
         texts += [line for line in text_of(file).split("\n") if line.strip()][:CHECKED]
     if is_example(run):
         texts = list(dict.fromkeys([*(texts or SENTENCES), *(pair.source for pair in generate(CHECKED, seed=1))]))
-    if not texts:
-        hint = "Give " + setting("text") + " or " + setting("file") + ", with one text a line."
-        raise ConfigError(setting("live"), "a text to open on", "none", hint)
     expect_single(run)
-    page = live_run(load(run, device), texts, run.name)
-    save_file(path, page.encode())
-    return f"{path}: a page that computes, {len(page) / 1e6:.1f} MB. Whoever has it has the model's weights."
+    page = live(load(run, device), texts, title=run.name)
+    page.save(path)
+    return f"{path}: a page that computes, {len(page.text) / 1e6:.1f} MB. Whoever has it has the model's weights."
 
 
 def page_weights(loaded: Any) -> tuple[Any, LiveModel]:

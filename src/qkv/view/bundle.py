@@ -6,6 +6,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping
+from html import escape
 from importlib.resources import files
 from string import Template
 from typing import Any
@@ -82,6 +83,14 @@ def compressed(page: str) -> str:
     head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
     data = f'<script type="application/octet-stream" id="packed">{packed}</script>'
     return f"<!doctype html>{head}{data}<script>{_UNPACK}</script>"
+
+
+def framed(page: str, title: str) -> str:
+    """Return a page of `one_file` in a frame for a notebook, compressed."""
+    frame = 'sandbox="allow-scripts" width="100%" height="640" style="border:0"'
+    return (
+        f'<iframe title="{escape(title, quote=True)}" {frame} srcdoc="{escape(compressed(page), quote=True)}"></iframe>'
+    )
 
 
 _UNPACK = (

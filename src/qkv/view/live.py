@@ -4,13 +4,16 @@ import base64
 import zlib
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
 
+from qkv.checkpoint.disk import save_file
 from qkv.errors import ConfigError, UnsupportedError, setting
+from qkv.files import expect_suffix
 from qkv.models.recurrent_translator import RecurrentTranslator
 from qkv.nn.attention import Attention
 from qkv.nn.biases import AlibiBias, RelativeBias
@@ -28,7 +31,7 @@ from qkv.scores.free import Uniform
 from qkv.scores.steps import equation_of as score_equation
 from qkv.scores.sums import Additive
 from qkv.view.answers.head import HeadIndex, default_normalizer, part_of
-from qkv.view.bundle import one_file
+from qkv.view.bundle import framed, one_file
 from qkv.view.layer_names import short_names
 
 LARGEST = 50 << 20
@@ -254,6 +257,40 @@ class LiveModel(NamedTuple):
     differ: int
     checked: int
     opening: tuple[str, int | None]
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class LivePage:
+    """A page that runs a model.
+
+    Args:
+        text: the page.
+        title: the name of the page.
+        checked: how many texts were answered with the weights before and after rounding.
+        differ: how many of their answers differ.
+    """
+
+    text: str
+    title: str
+    checked: int
+    differ: int
+
+    def save(self, path: str | Path) -> None:
+        """Write the page, a file `.html`; an existing one is replaced.
+
+        Raises:
+            ConfigError: the name has another suffix, or the file cannot be written.
+        """
+        expect_suffix("path", file := Path(path), (".html",))
+        save_file(file, self.text.encode())
+
+    def __repr__(self) -> str:
+        """Return the title, and the size."""
+        return f"LivePage({self.title!r}: {len(self.text) / 1e6:.1f} MB, {self.differ} of {self.checked} texts differ)"
+
+    def _repr_html_(self) -> str:
+        return framed(self.text, self.title)
 
 
 def live_data(model: LiveModel) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from qkv.checkpoint.disk import save_file
 from qkv.errors import UnsupportedError, expect_enough_memory
 from qkv.notebooks import in_notebook
-from qkv.view.bundle import compressed
+from qkv.view.bundle import framed
 from qkv.view.export import save
 from qkv.view.not_finite import first_not_finite
 from qkv.view.offline import page
@@ -109,6 +109,4 @@ def notebook(scene: Scene) -> str:
     count = sum(prod(layer.shape) for layer in scene.layers)
     if count > SMALL:
         return f"<p>{escape(scene.title)}: {count:,} weights. Open the viewer with show().</p>"
-    content = escape(compressed(page(scene, _MOST_BYTES).text), quote=True)
-    frame = 'sandbox="allow-scripts" width="100%" height="640" style="border:0"'
-    return f'<iframe title="{escape(scene.title, quote=True)}" {frame} srcdoc="{content}"></iframe>'
+    return framed(page(scene, _MOST_BYTES).text, scene.title)

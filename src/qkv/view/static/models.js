@@ -208,9 +208,8 @@ export function classified(net, { encoder, pool }, ids, choose) {
 /** @param {Float32Array} logits @param {number[]} never @returns {number} the likeliest id, the lowest of equal ones */
 export function likeliest(logits, never) {
   let best = -1;
-  logits.forEach((value, id) => {
-    if (!never.includes(id) && (best < 0 || value > logits[best])) best = id;
-  });
+  for (let id = 0; id < logits.length; id++)
+    if ((best < 0 || logits[id] > logits[best]) && !never.includes(id)) best = id;
   return best;
 }
 
@@ -253,8 +252,14 @@ export function translated(net, parts, source, choose, again = false) {
 
 /** @param {Float32Array} logits @returns {Float64Array} */
 export function probabilities(logits) {
-  const top = logits.reduce((most, value) => Math.max(most, value), Number.NEGATIVE_INFINITY);
-  const powers = Float64Array.from(logits, (value) => Math.exp(value - top));
-  const total = powers.reduce((sum, value) => sum + value, 0);
-  return powers.map((value) => value / total);
+  let top = Number.NEGATIVE_INFINITY;
+  for (let id = 0; id < logits.length; id++) if (logits[id] > top) top = logits[id];
+  const shares = new Float64Array(logits.length);
+  let total = 0;
+  for (let id = 0; id < logits.length; id++) {
+    shares[id] = Math.exp(logits[id] - top);
+    total += shares[id];
+  }
+  for (let id = 0; id < logits.length; id++) shares[id] /= total;
+  return shares;
 }

@@ -31,6 +31,7 @@ import { softmax, times } from "./numeric.js";
  * @property {[string, string]} sides the sequences of its queries and of its keys
  * @property {Vector[][]} queries @property {Vector[][]} keys @property {Vector[][]} values
  * @property {Vector[]} inputs of its queries @property {Row[][]} rows
+ * @property {{ change: Change | undefined, found: ReturnType<typeof mechanism> }[]} mechanisms the last one of each head
  */
 
 /**
@@ -76,21 +77,41 @@ export function linear({ tensors }, name, x, from = 0, to = tensors[`${name}.wei
 
 /** @param {Tensor} weight @param {Float32Array | undefined} bias @param {Float32Array} x @param {number} from @param {number} to */
 export function product({ columns, values: w }, bias, x, from, to) {
-  const [n, wide, whole] = [x.length / columns, to - from, columns - (columns % 4)];
+  const n = x.length / columns;
+  const wide = to - from;
   const out = new Float32Array(n * wide);
-  for (let o = from; o < to; o++)
-    for (let i = 0; i < n; i++) {
-      const [a, c] = [i * columns, o * columns];
-      let [s0, s1, s2, s3] = [bias ? bias[o] : 0, 0, 0, 0];
-      for (let d = 0; d < whole; d += 4) {
-        s0 += x[a + d] * w[c + d];
-        s1 += x[a + d + 1] * w[c + d + 1];
-        s2 += x[a + d + 2] * w[c + d + 2];
-        s3 += x[a + d + 3] * w[c + d + 3];
+  for (let i = 0; i < n; i++) {
+    const a = i * columns;
+    let o = from;
+    for (; o + 4 <= to; o += 4) {
+      const c0 = o * columns;
+      const c1 = c0 + columns;
+      const c2 = c1 + columns;
+      const c3 = c2 + columns;
+      let s0 = 0;
+      let s1 = 0;
+      let s2 = 0;
+      let s3 = 0;
+      for (let d = 0; d < columns; d++) {
+        const value = x[a + d];
+        s0 += value * w[c0 + d];
+        s1 += value * w[c1 + d];
+        s2 += value * w[c2 + d];
+        s3 += value * w[c3 + d];
       }
-      for (let d = whole; d < columns; d++) s0 += x[a + d] * w[c + d];
-      out[i * wide + o - from] = s0 + s1 + s2 + s3;
+      const at = i * wide + o - from;
+      out[at] = s0;
+      out[at + 1] = s1;
+      out[at + 2] = s2;
+      out[at + 3] = s3;
     }
+    for (; o < to; o++) {
+      let s = 0;
+      for (let d = 0; d < columns; d++) s += x[a + d] * w[o * columns + d];
+      out[i * wide + o - from] = s;
+    }
+    if (bias) for (let at = 0; at < wide; at++) out[i * wide + at] += bias[from + at];
+  }
   return out;
 }
 
@@ -161,7 +182,7 @@ export function attending(net, name, mask, choose, sides = ["text", "text"]) {
   const own = net.attentions[name];
   const lists = (/** @type {number} */ count) => Array.from({ length: count }, () => /** @type {any[]} */ ([]));
   const { heads, groups } = own;
-  return { name, own, mask, choose, sides, queries: lists(heads), keys: lists(groups), values: lists(groups), inputs: [], rows: lists(heads) };
+  return { name, own, mask, choose, sides, queries: lists(heads), keys: lists(groups), values: lists(groups), inputs: [], rows: lists(heads), mechanisms: [] };
 }
 
 /**
@@ -233,28 +254,42 @@ export function mechanism({ own, mask }, head, change = {}) {
  * @param {Layer} layer @param {number} head @param {number} i @param {Change} [change] @returns {Row}
  */
 export function attended(layer, head, i, change = layer.choose(layer.name, head)) {
-  const { score, normalizer, mask, temperature } = mechanism(layer, head, change);
+  const { score, normalizer, mask, temperature } = mechanismOf(layer, head, change);
   const group = Math.floor((head * layer.own.groups) / layer.own.heads);
-  const [keys, values] = [layer.keys[group], layer.values[group]];
+  const keys = layer.keys[group];
+  const values = layer.values[group];
   const query = change?.vector ?? layer.queries[head][i];
   const visible = seen(mask, i, keys.length);
   const scores = new Float64Array(visible.length);
-  const far = new Float64Array(visible.length);
-  const logarithmic = score.name === "gaussian" && normalizer.name === "sum";
-  visible.forEach((j, at) => {
-    scores[at] = score.entry.formula(query, keys[j], score.p) / temperature + bias(layer.own.bias, head, i, j);
-    if (logarithmic) far[at] = SCORES.squared_distance.formula(query, keys[j], score.p);
-  });
+  const { formula } = score.entry;
+  for (let at = 0; at < visible.length; at++) {
+    const moved = layer.own.bias ? bias(layer.own.bias, head, i, visible[at]) : 0;
+    scores[at] = formula(query, keys[visible[at]], score.p) / temperature + moved;
+  }
   // A Gaussian under its sum is a softmax of squared distances, which does not underflow.
-  const shares = logarithmic ? softmax(far, null) : normalizer.entry.formula(scores, normalizer.p);
+  const shares =
+    score.name === "gaussian" && normalizer.name === "sum"
+      ? softmax(Float64Array.from(visible, (j) => SCORES.squared_distance.formula(query, keys[j], score.p)), null)
+      : normalizer.entry.formula(scores, normalizer.p);
   const weights = new Float64Array(keys.length);
-  const output = new Float64Array(values[0]?.length ?? 0);
-  visible.forEach((j, at) => {
-    const [weight, value] = [shares[at], values[j]];
-    weights[j] = weight;
-    if (weight !== 0) for (let d = 0; d < output.length; d++) output[d] += weight * value[d];
-  });
+  const width = values[0]?.length ?? 0;
+  const output = new Float64Array(width);
+  for (let at = 0; at < visible.length; at++) {
+    const weight = shares[at];
+    const value = values[visible[at]];
+    weights[visible[at]] = weight;
+    if (weight !== 0) for (let d = 0; d < width; d++) output[d] += weight * value[d];
+  }
   return { query, visible, scores, weights, output };
+}
+
+/** @param {Layer} layer @param {number} head @param {Change} [change] its mechanism, which rows of a pass share */
+function mechanismOf(layer, head, change) {
+  const last = layer.mechanisms[head];
+  if (last && last.change === change) return last.found;
+  const found = mechanism(layer, head, change);
+  layer.mechanisms[head] = { change, found };
+  return found;
 }
 
 /** @param {Described["bias"]} bias @param {number} head @param {number} i @param {number} j @returns {number} */

@@ -68,8 +68,8 @@ def open_run(
         ...     with open_run(run, {"model": {"width": 512}}):
         ...         pass
         Traceback (most recent call last):
-        qkv.errors.ConfigError: out="...": expected the configuration this run was started with; got model.width 512
-        (it was 256). Give another out, or the same settings as before.
+        qkv.errors.ConfigError: out="...": expected the configuration this run was started with; got width 512 (it
+        was 256). Give another out, or the same settings as before.
     """
     folder = absolute(folder)
     encode(config, "config")

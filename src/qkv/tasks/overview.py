@@ -159,8 +159,8 @@ def commands(task: str, folder: Path) -> list[str]:
     """Return the commands that use a run, by the examples in the help of its task.
 
     Example:
-        >>> commands("generate", Path("runs/my own"))[0]
-        "qkv generate 'runs/my own' --prompt "KING:" --tokens 500"
+        >>> print(commands("generate", Path("runs/my own"))[0])
+        qkv generate 'runs/my own' --prompt "KING:" --tokens 500
     """
     settings, run = TASKS[task], shlex.quote(str(folder))
     examples = [_example(table) for table in (settings.answers, settings.evaluation)]

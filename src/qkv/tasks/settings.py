@@ -515,7 +515,7 @@ class TaskSettings:
             >>> from qkv.training_settings import Settings
             >>> TaskSettings("tag", "", {"training": Settings}).expect_todays_names({"training": {"tokens": 512}})
             Traceback (most recent call last):
-            qkv.errors.ConfigError: tokens: expected its name of today, batch_tokens; got a name of ...
+            qkv.errors.ConfigError: training.tokens: expected its name of today, batch_tokens; got a name of ...
         """
         former = FORMER_NAMES.get(self.name, {})
         for table, rows in tables.items():

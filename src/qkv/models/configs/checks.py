@@ -74,7 +74,7 @@ def check_heads(name: str, width: int, heads: int, heads_name: str = "heads") ->
     Example:
         >>> check_heads("width", 256, 3)
         Traceback (most recent call last):
-        qkv.errors.ConfigError: heads: expected a divisor of model.width; got 3 for width 256. Try 2 or 4.
+        qkv.errors.ConfigError: heads: expected a divisor of width; got 3 for width 256. Try 2 or 4.
     """
     if width % heads:
         from qkv.shapes import nearest_divisors  # imports PyTorch

@@ -44,12 +44,6 @@ def test_every_script_of_the_examples_has_a_name(tmp_path: Path) -> None:
     assert set(done.stderr.removeprefix("Give the name of an example. There are ").strip(".\n").split(", ")) == names
 
 
-def test_a_missing_library_names_its_extra() -> None:
-    code = "import sys; sys.modules['sklearn'] = None; import qkv.models.regression"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert ".[regression]" in done.stderr.splitlines()[-1]
-
-
 @lru_cache
 def names(path: Path) -> set[str]:
     """Functions, classes, and methods as `Class.method`."""

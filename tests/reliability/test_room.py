@@ -20,7 +20,6 @@ from qkv.errors import ConfigError, OutOfMemoryError, UnsupportedError, expect_e
 from qkv.hub import ctranslate, onnx_graphs
 from qkv.nn.attention import Attention
 from qkv.scores.free import Learned
-from qkv.tasks.regress.model import estimator_class
 from qkv.tasks.runs import Trained, rebuild
 from qkv.training.resuming import set_weights
 from qkv.training.tensorboard import Board
@@ -270,7 +269,6 @@ def test_a_library_that_is_missing_stays_missing(error: ImportError) -> None:
 
 
 OPTIONAL = {
-    "sklearn": estimator_class,
     "ctranslate2": ctranslate._library,
     "onnx": onnx_graphs._check_libraries,
     "torch.utils.tensorboard": lambda: Board(Path("/nowhere"), 0),
@@ -287,7 +285,7 @@ def test_an_optional_library_that_finds_no_memory_is_not_called_missing(
             if fullname.partition(".")[0] == name.partition(".")[0] and fullname.startswith(name):
                 raise ImportError(text)
 
-    for module in [each for each in sys.modules if each.startswith((name, "qkv.models.regression"))]:
+    for module in [each for each in sys.modules if each.startswith(name)]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
     with pytest.raises(kind):

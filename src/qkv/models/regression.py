@@ -1,4 +1,4 @@
-"""Kernel regression with scikit-learn's estimator interface; needs the extra `regression`."""
+"""Kernel regression with scikit-learn's estimator interface."""
 
 import math
 from collections.abc import Sequence
@@ -6,17 +6,11 @@ from typing import Any, Literal, NamedTuple, Self, final
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from qkv.errors import ConfigError, expect_enough_memory, expect_name
-
-try:
-    from sklearn.base import BaseEstimator, RegressorMixin
-    from sklearn.utils.validation import check_is_fitted, validate_data
-except ImportError as error:
-    expect_enough_memory(error)
-    raise ImportError("kernel regression needs scikit-learn; in the checkout: pip install '.[regression]'") from error
-
+from qkv.errors import ConfigError, expect_name
 from qkv.functional import attention
 from qkv.introspect.lazy_map import AttentionMap, attention_map
 from qkv.masks.base import Mask

@@ -53,6 +53,10 @@ _LAYOUTS = 64
 """For how many layouts of tensors a bound call keeps the tables."""
 
 
+_ROWS = 8
+"""How many rows are computed at a time."""
+
+
 def refuses(problem: Problem) -> str | None:
     """Return why this pass cannot compute a problem; None if it can."""
     # This comes first: the size checks below would specialize a traced program to these sizes.
@@ -62,6 +66,7 @@ def refuses(problem: Problem) -> str | None:
     reasons = (
         (problem.device != "cpu", "the kernels run on the CPU"),
         (problem.core not in _CORES, f"the core is {problem.core}"),
+        (problem.core == "tanh_sum" and problem.queries < _ROWS, "additive plans steps of few queries once for all"),
         (shape not in _SHAPES, f"the scores are {problem.pointwise}"),
         (problem.normalizer not in _RULES, f"the normalizer is {problem.normalizer}"),
         (problem.dtype not in (torch.float32, torch.bfloat16), f"the dtype is {problem.dtype}"),
@@ -95,8 +100,7 @@ def _refuses_softmax_of_products(problem: Problem) -> str | None:
 
 def work(problem: Problem) -> Work:
     """Count two products forward and five backward, and one pass over the rows of each."""
-    # Rows are computed eight at a time.
-    padded = problem._replace(queries=-(-problem.queries // 8) * 8)
+    padded = problem._replace(queries=-(-problem.queries // _ROWS) * _ROWS)
     operations, pairs = product_operations(padded), pairs_of(padded)
     counts = {
         f"{'causal ' * (problem.mask == 'causal')}operations of {problem.core}": operations,

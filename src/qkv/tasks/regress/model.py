@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from qkv.errors import DataError, UnsupportedError, expect_enough_memory, setting
+from qkv.errors import DataError, setting
 from qkv.metrics.figure import Figure
 from qkv.tasks.regress.data import RegressTable
 from qkv.tasks.regress.settings import RegressModel
@@ -41,17 +41,9 @@ def fit(table: RegressTable, model: RegressModel) -> Any:
 
 
 def estimator_class() -> Any:
-    """Return `qkv.models.KernelRegression`.
+    """Return `qkv.models.KernelRegression`; scikit-learn is imported only where it is used."""
+    from qkv.models.regression import KernelRegression
 
-    Raises:
-        UnsupportedError: scikit-learn is not installed.
-    """
-    try:
-        from qkv.models.regression import KernelRegression
-    except ImportError as error:
-        expect_enough_memory(error)
-        hint = "Install it: in the checkout, pip install '.[regression]'."
-        raise UnsupportedError("regress", "scikit-learn", str(error), hint) from None
     return KernelRegression
 
 

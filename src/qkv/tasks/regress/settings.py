@@ -126,7 +126,7 @@ class RegressModel:
             "A number, one per column (0.5,20), of a column of categories λ from 0 to 1; or what it minimizes, "
             "cross-validation (errors of leaving one out) or aic",
             least=0,
-            hint='Or "cross-validation", which was once called learned, gradient or leave-one-out.',
+            hint='Or "cross-validation", as learned and gradient are called today.',
         ),
     ] = "cross-validation"
     degree: Annotated[

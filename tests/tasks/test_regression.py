@@ -218,7 +218,7 @@ def test_settings_go_around() -> None:
     [
         ({"model": {"kernel": "gausian"}}, 'Did you mean "gaussian"?'),
         ({"model": {"bandwidth": "cross-validaton"}}, 'Did you mean "cross-validation"?'),
-        ({"model": {"bandwidth": "learned"}}, 'Or "cross-validation", which was once called learned'),
+        ({"model": {"bandwidth": "learned"}}, 'Or "cross-validation", as learned'),
         ({"model": {"degree": 3}}, "degree: expected an integer, at least 0 and at most 2; got 3"),
         ({"model": {"neighbors": "auto", "bandwidth": 0.5}}, 'a number beside a bandwidth; got "auto"'),
         ({"data": {"missing": "drop"}}, "missing: expected"),

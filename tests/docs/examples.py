@@ -154,7 +154,7 @@ class Shell:
             case ["qkv", "train", task, *_] if task in SMALL and "--print-config" not in words:
                 words = [*words, *_small(task, words)]
             case ["qkv", "compare", task, *_]:
-                words = [*words, *SMALL[task], "--steps", "2", "--seeds", "1"]
+                words = [*words, *SMALL[task], "--steps", "2", *([] if "--folds" in words else ["--seeds", "1"])]
             case ["qkv", *_]:
                 pass
             case _:

@@ -8,7 +8,6 @@ from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
-import nprobust
 import numpy as np
 import pandas as pd
 import statsmodels
@@ -96,6 +95,8 @@ def robust() -> dict[str, object]:
     places = np.linspace(0, 5, 9)
     found = {}
     for kernel, name in (("epanechnikov", "epa"), ("triangular", "tri"), ("boxcar", "uni"), ("gaussian", "gau")):
+        import nprobust
+
         table = nprobust.lprobust(y, x, eval=places, p=1, h=0.8, b=0.8, kernel=name, bwcheck=None).Estimate
         found[kernel] = {"estimates": table[:, 4].tolist(), "corrected": table[:, 5].tolist()}
     return {

@@ -22,7 +22,8 @@ class Streams:
     Example:
         >>> async def spelled():
         ...     return [piece async for piece in Streams(lambda text, _: iter(text), most=2).answer("abc", None, 5.0)]
-        >>> asyncio.run(spelled())
+        >>> with ThreadPoolExecutor(1) as another:  # whose thread runs no event loop yet
+        ...     another.submit(lambda: asyncio.run(spelled())).result()
         ['a', 'b', 'c']
     """
 

@@ -58,7 +58,7 @@ def compare(
         >>> with TemporaryDirectory() as folder:
         ...     comparison = compare("regress", data=table, kernel=["gaussian", "boxcar"], out=folder, quiet=True)
         >>> [row.cell.name for row in comparison.rows]
-        ['kernel=boxcar', 'kernel=gaussian']
+        ['kernel=gaussian', 'kernel=boxcar']
     """
     task_settings = TASKS[expect_name("task", task, TASKS)]
     tests = {TEST + name for name in files_to_test(task_settings)}

@@ -17,8 +17,8 @@ from starlette.routing import Route
 
 from qkv.errors import OutOfMemoryError, QkvError
 from qkv.http.messages import json_of, json_response, on_bug, on_http_error
-from qkv.serving.batches import Batches, BusyError
-from qkv.serving.models import Model, Question, read_question
+from qkv.serving.models import Model, ModelRequest, read_request
+from qkv.serving.request_queue import BusyError, RequestQueue
 from qkv.serving.schema import PAGE, openapi
 from qkv.serving.streams import Streams
 from qkv.tasks.streams import finite
@@ -53,26 +53,27 @@ class Service:
             "qkv_batch_inputs", "Inputs computed together", ["model"], registry=self.registry, buckets=_INPUTS
         )
         waits = Gauge("qkv_waiting_inputs", "Inputs that wait", ["model"], registry=self.registry)
-        self._batches = {
-            name: Batches(model.compute, batch, waiting, inputs.labels(name).observe) for name, model in models.items()
+        self._queues = {
+            name: RequestQueue(model.compute, batch, waiting, inputs.labels(name).observe)
+            for name, model in models.items()
         }
         self._streams = {
             name: Streams(model.stream, STREAMS) for name, model in models.items() if model.stream is not None
         }
-        for name, batches in self._batches.items():
-            waits.labels(name).set_function(partial(Batches.waiting_inputs, batches))
+        for name, queue in self._queues.items():
+            waits.labels(name).set_function(partial(RequestQueue.waiting_inputs, queue))
 
     def close(self) -> None:
         """End the threads; what waits is cancelled."""
         for streams in self._streams.values():
             streams.close()
-        for batches in self._batches.values():
-            batches.close()
+        for queue in self._queues.values():
+            queue.close()
 
     def health(self) -> dict[str, Any]:
         """Return the models, with their tasks and how many inputs wait for them."""
         models = {
-            name: {"task": model.task, "waiting": self._batches[name].waiting_inputs()}
+            name: {"task": model.task, "waiting": self._queues[name].waiting_inputs()}
             for name, model in self.models.items()
         }
         return {"status": "ok", "models": models}
@@ -95,10 +96,10 @@ class Service:
     async def _answer(self, model: Model, request: Request) -> Response:
         body = await json_of(request)
         try:
-            question = read_question(body, model)
-            if question.stream:
-                return await self._stream(model, question)
-            future = asyncio.wrap_future(self._batches[model.name].submit(question.inputs, question.settings))
+            parsed = read_request(body, model)
+            if parsed.stream:
+                return await self._stream(model, parsed)
+            future = asyncio.wrap_future(self._queues[model.name].submit(parsed.inputs, parsed.settings))
             answers = await asyncio.wait_for(future, self._timeout)
         except BusyError:
             raise HTTPException(429, "Too many inputs wait for this model.", {"retry-after": "1"}) from None
@@ -108,10 +109,10 @@ class Service:
             raise _refused(error) from error
         return json_response({"answers": [finite(answer) for answer in answers]})
 
-    async def _stream(self, model: Model, question: Question) -> Response:
+    async def _stream(self, model: Model, parsed: ModelRequest) -> Response:
         """Stream the answer to one input as server-sent events; the last one is `[DONE]`."""
-        (text,) = question.inputs
-        pieces = self._streams[model.name].answer(text, question.settings, self._timeout)
+        (text,) = parsed.inputs
+        pieces = self._streams[model.name].answer(text, parsed.settings, self._timeout)
         first = await anext(pieces, None)  # a request that is refused has no stream
 
         async def events() -> AsyncIterator[bytes]:

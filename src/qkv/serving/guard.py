@@ -45,6 +45,7 @@ class ServerGuard:
         self._expected = f"Bearer {token}".encode() if token else None
         names = [f"[{host}]" if ":" in host else host for host in hosts]
         self._hosts = {form.lower().encode() for name in names for form in (name, f"{name}:{port}")}
+        self._origins = {scheme + host for scheme in (b"http://", b"https://") for host in self._hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -56,8 +57,9 @@ class ServerGuard:
         hosts, origins, sites = (header_values(scope, name) for name in (b"host", b"origin", b"sec-fetch-site"))
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
             return 403, "This server answers to its own names only; --allowed-host adds one."
-        own = {scheme + host for scheme in (b"http://", b"https://") for host in self._hosts}
-        if any(origin.lower() not in own for origin in origins) or any(site == b"cross-site" for site in sites):
+        if any(origin.lower() not in self._origins for origin in origins) or any(
+            site == b"cross-site" for site in sites
+        ):
             return 403, "This server does not answer pages of other sites."
         head = len(scope["raw_path"]) + len(scope["query_string"])
         if head + sum(len(name) + len(value) + 4 for name, value in scope["headers"]) > LARGEST_HEAD:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qkv.errors import CheckpointError, ConfigError, DataError, Place
-from qkv.serving.batches import Compute
+from qkv.serving.request_queue import Compute
 from qkv.settings import as_dict, build, options_of
 from qkv.tasks.catalog import ANSWERS, TASKS
 from qkv.tasks.runs import task_of
@@ -35,7 +35,7 @@ class Model(NamedTuple):
     stream: Callable[[str, Any], Iterator[str]] | None
 
 
-class Question(NamedTuple):
+class ModelRequest(NamedTuple):
     """A valid request.
 
     Attributes:
@@ -85,7 +85,7 @@ def open_models(runs: Sequence[Path], device: str) -> dict[str, Model]:
     return models
 
 
-def read_question(body: object, model: Model) -> Question:
+def read_request(body: object, model: Model) -> ModelRequest:
     """Check the JSON of a request: `{"inputs": ["a text"], "stream": false}` and settings by name.
 
     Raises:
@@ -94,7 +94,7 @@ def read_question(body: object, model: Model) -> Question:
 
     Example:
         >>> (example,) = open_models([Path("example")], "cpu").values()
-        >>> read_question({"inputs": ["Guten Tag ."], "beam": 4}, example).settings.beam
+        >>> read_request({"inputs": ["Guten Tag ."], "beam": 4}, example).settings.beam
         4
     """
     if not isinstance(body, Mapping):
@@ -113,7 +113,7 @@ def read_question(body: object, model: Model) -> Question:
     for name, item in as_dict(settings).items():
         if isinstance(item, int) and item > MOST.get(name, item):
             raise ConfigError(name, f"at most {MOST[name]:,} in a request", f"{item:,}", "Send a smaller one.")
-    return Question(inputs, settings, stream)
+    return ModelRequest(inputs, settings, stream)
 
 
 def _expect_input(one: object, place: Place, model: Model) -> None:

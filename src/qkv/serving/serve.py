@@ -30,14 +30,14 @@ class ManyClients(TimeoutProtocol):
 def serve(
     runs: Sequence[Path],
     *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    allowed_hosts: Sequence[str] = (),
-    token: str = "",
-    batch: int = 64,
-    waiting: int = 1024,
-    timeout: float = 60.0,
-    device: str = "cpu",
+    host: str,
+    port: int,
+    allowed_hosts: Sequence[str],
+    token: str,
+    batch: int,
+    waiting: int,
+    timeout: float,
+    device: str,
 ) -> None:
     """Serve models until the process is told to stop (Ctrl-C, SIGTERM); running requests are then answered.
 

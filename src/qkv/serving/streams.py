@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, final
 
-from qkv.serving.batches import BusyError
+from qkv.serving.request_queue import BusyError
 
 
 @final

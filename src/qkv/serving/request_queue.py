@@ -26,7 +26,7 @@ class _Job:
 
 
 @final
-class Batches:
+class RequestQueue:
     """A queue of bounded length, and the thread that empties it.
 
     Requests with equal settings are computed together. Those whose answers are drawn by chance are computed alone,
@@ -39,10 +39,10 @@ class Batches:
         observe: is told the number of inputs of each batch.
 
     Example:
-        >>> batches = Batches(lambda inputs, _: [{"length": len(text)} for text in inputs], most=8, waiting=16)
-        >>> batches.submit(["one", "three"], RequestSettings()).result()
+        >>> queue = RequestQueue(lambda inputs, _: [{"length": len(text)} for text in inputs], most=8, waiting=16)
+        >>> queue.submit(["one", "three"], RequestSettings()).result()
         [{'length': 3}, {'length': 5}]
-        >>> batches.close()
+        >>> queue.close()
     """
 
     def __init__(
@@ -89,8 +89,8 @@ class Batches:
 
     def _run(self) -> None:
         while jobs := self._next():
-            if wanted := [job for job in jobs if job.future.set_running_or_notify_cancel()]:
-                self._answer(wanted)
+            if pending := [job for job in jobs if job.future.set_running_or_notify_cancel()]:
+                self._answer(pending)
 
     def _next(self) -> list[_Job]:
         """Take the oldest request, and those behind it that can be computed with it; none at the end."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from qkv.errors import DataError, Place
-from qkv.serving.batches import Batches, BusyError
+from qkv.serving.request_queue import BusyError, RequestQueue
 from qkv.tasks.generate.settings import GenerateRequest
 from qkv.tasks.translate.settings import TranslateRequest
 
@@ -36,9 +36,9 @@ def gate() -> Gated:
 
 
 @pytest.fixture
-def batches(gate: Gated) -> Iterator[Batches]:
+def batches(gate: Gated) -> Iterator[RequestQueue]:
     """A queue whose first request is being computed."""
-    made = Batches(gate, most=4, waiting=6)
+    made = RequestQueue(gate, most=4, waiting=6)
     made.submit(["first"], GREEDY)
     assert gate.began.wait(60)
     yield made
@@ -46,7 +46,7 @@ def batches(gate: Gated) -> Iterator[Batches]:
     made.close()
 
 
-def test_equal_settings_are_computed_together(batches: Batches, gate: Gated) -> None:
+def test_equal_settings_are_computed_together(batches: RequestQueue, gate: Gated) -> None:
     futures = [
         batches.submit(inputs, settings)
         for inputs, settings in ((["a"], GREEDY), (["b"], BEAM), (["c", "d"], GREEDY), (["e", "f"], GREEDY))
@@ -59,14 +59,14 @@ def test_equal_settings_are_computed_together(batches: Batches, gate: Gated) -> 
 
 
 @pytest.mark.parametrize("settings", [GenerateRequest(), TranslateRequest(sample=True)])
-def test_what_is_drawn_is_computed_alone(settings: Any, batches: Batches, gate: Gated) -> None:
+def test_what_is_drawn_is_computed_alone(settings: Any, batches: RequestQueue, gate: Gated) -> None:
     futures = [batches.submit([text], settings) for text in "ab"]
     gate.may.set()
     assert [future.result(60)[0]["text"] for future in futures] == ["a", "b"]
     assert [inputs for inputs, _ in gate.seen] == [("first",), ("a",), ("b",)]
 
 
-def test_a_full_queue_refuses(batches: Batches, gate: Gated) -> None:
+def test_a_full_queue_refuses(batches: RequestQueue, gate: Gated) -> None:
     futures = [batches.submit(["a"] * 3, GREEDY) for _ in range(2)]
     with pytest.raises(BusyError):
         batches.submit(["b"], GREEDY)
@@ -74,7 +74,7 @@ def test_a_full_queue_refuses(batches: Batches, gate: Gated) -> None:
     assert [len(future.result(60)) for future in futures] == [3, 3]
 
 
-def test_an_input_that_is_refused_is_not_the_fault_of_others(batches: Batches, gate: Gated) -> None:
+def test_an_input_that_is_refused_is_not_the_fault_of_others(batches: RequestQueue, gate: Gated) -> None:
     good, bad = batches.submit(["a"], GREEDY), batches.submit(["bad"], GREEDY)
     gate.may.set()
     assert good.result(60)[0]["text"] == "a"
@@ -82,7 +82,7 @@ def test_an_input_that_is_refused_is_not_the_fault_of_others(batches: Batches, g
         bad.result(60)
 
 
-def test_what_nobody_waits_for_is_not_computed(batches: Batches, gate: Gated) -> None:
+def test_what_nobody_waits_for_is_not_computed(batches: RequestQueue, gate: Gated) -> None:
     given_up, other = batches.submit(["a"], BEAM), batches.submit(["b"], GREEDY)
     assert given_up.cancel()
     gate.may.set()
@@ -91,7 +91,7 @@ def test_what_nobody_waits_for_is_not_computed(batches: Batches, gate: Gated) ->
 
 
 def test_a_queue_that_is_closed_cancels_what_waits(gate: Gated) -> None:
-    queue = Batches(gate, most=4, waiting=6)
+    queue = RequestQueue(gate, most=4, waiting=6)
     running = queue.submit(["first"], GREEDY)
     assert gate.began.wait(60)
     waiting = queue.submit(["a"], GREEDY)

@@ -19,7 +19,7 @@ from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.recipe import RECIPE
 from qkv.view.export import save
 from results.introductions import splits
-from results.row import ResultRow
+from results.row import ResultRow, parts_of_page
 
 _BEAM = 4
 
@@ -94,17 +94,13 @@ def one_model(
 
 def section() -> str:
     """Return the section of the page on copying."""
-    return "".join(_part(row) for row in ROWS)
+    return parts_of_page(ROWS, _part)
 
 
-def _part(row: ResultRow) -> str:
-    head = f"## {row.what}\n\n"
-    if not row.record.exists():
-        return f"{head}Not run.\n\n"
-    record = json.loads(row.record.read_text(encoding="utf-8"))
+def _part(row: ResultRow, record: Any) -> str:
     sizes = record["sentences"]
     lines = "".join(_line(name, figures) for name, figures in record["figures"].items())
-    return f"""{head}Introductions such as "hello , my name is … .", to be answered by "hello … !":
+    return f"""Introductions such as "hello , my name is … .", to be answered by "hello … !":
 {sizes["train"]:,} for training, and {sizes["test"]:,} for testing with names that occur nowhere else
 (`results.introductions`). A sentence counts if every word is right. The target is at least 98 % with copying;
 without copying, nearly none can be right.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from qkv.models.regression import KernelRegression
 from results.regression import truth
-from results.row import ResultRow
+from results.row import ResultRow, parts_of_page
 
 Array = NDArray[np.float64]
 ROWS = (ResultRow("interval_coverage", "Confidence intervals of kernel regression"),)
@@ -92,14 +92,10 @@ def coverage(curve: str, degree: int, data: Mapping[str, Any], level: float) -> 
 
 def section() -> str:
     """Return the section of the page on intervals."""
-    return "".join(_part(row) for row in ROWS)
+    return parts_of_page(ROWS, _part)
 
 
-def _part(row: ResultRow) -> str:
-    head = f"## {row.what}\n\n"
-    if not row.record.exists():
-        return f"{head}Not run.\n\n"
-    record = json.loads(row.record.read_text(encoding="utf-8"))
+def _part(row: ResultRow, record: Any) -> str:
     settings = record["settings"]
     lines = "".join(
         f"| {curve} | {fitted} | {interval} | {shares['mean']:.1%} | {shares['worst']:.1%} | {shares['whole']:.1%} "
@@ -108,7 +104,7 @@ def _part(row: ResultRow) -> str:
         for fitted, by_interval in by_degree.items()
         for interval, shares in by_interval.items()
     )
-    return f"""{head}How often intervals of {settings["level"]:.0%} cover the true curve, in {settings["draws"]} samples
+    return f"""How often intervals of {settings["level"]:.0%} cover the true curve, in {settings["draws"]} samples
 of {settings["points"]} points with noise of {settings["noise"]}, at {settings["places"]} places from
 {settings["least"]:g} to {settings["most"]:g}: on average over places, at the worst one, and at all of them at once. The
 kernel is Gaussian, with the bandwidth that cross-validation chooses for each sample. The mean is `--degree 0`, the line

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from qkv.models.regression import KernelRegression
 from qkv.scores.catalog import KERNELS
-from results.row import ResultRow
+from results.row import ResultRow, parts_of_page
 
 NAMES = tuple(sorted(KERNELS))
 _GRID = 200
@@ -141,18 +141,14 @@ def _curve(axis: Axes, bandwidths: list[float], draws: list[Draw], name: str, co
 
 def section() -> str:
     """Return the section of the page on kernel regression."""
-    return "".join(_part(row) for row in ROWS)
+    return parts_of_page(ROWS, _part)
 
 
-def _part(row: ResultRow) -> str:
-    head = f"## {row.what}\n\n"
-    if not row.record.exists():
-        return f"{head}Not run.\n\n"
-    record = json.loads(row.record.read_text(encoding="utf-8"))
+def _part(row: ResultRow, record: Any) -> str:
     folder = f"../../results/runs/{row.name}"
     lines = "".join(_line(name, figures) for name, figures in record["figures"].items())
     narrow, wide = record["bandwidths"][0], record["bandwidths"][-1]
-    return f"""{head}{_text(record)}
+    return f"""{_text(record)}
 
 | kernel | bandwidth chosen | error there | least error | at h = {narrow:.2f} | at h = {wide:.0f} |
 |---|---|---|---|---|---|

@@ -22,10 +22,10 @@ __all__ = [
     "ForkError",
     "MaskError",
     "Message",
+    "NamedSetting",
     "OutOfMemoryError",
     "Place",
     "QkvError",
-    "Setting",
     "ShapeError",
     "TrainingError",
     "UnsupportedError",
@@ -368,7 +368,7 @@ Spelling = Callable[[str, str | None], str]
 """How a setting is written: its name, and a value or None."""
 
 
-class Setting(NamedTuple):
+class NamedSetting(NamedTuple):
     """A setting that a message names, and perhaps a value to give it."""
 
     name: str
@@ -386,9 +386,9 @@ class Message(str):
         ('Use beam=5 or wider.', 'Use --beam 5 or wider.')
     """
 
-    parts: tuple[str | Setting, ...]
+    parts: tuple[str | NamedSetting, ...]
 
-    def __new__(cls, *parts: str | Setting) -> "Message":
+    def __new__(cls, *parts: str | NamedSetting) -> "Message":
         """Join texts and settings."""
         message = super().__new__(cls, _spelled(parts, in_python))
         message.parts = parts
@@ -400,20 +400,20 @@ class Message(str):
     def __radd__(self, text: str) -> "Message":
         return Message(*_parts(text), *self.parts)
 
-    def __getnewargs__(self) -> tuple[str | Setting, ...]:  # type: ignore[override]
+    def __getnewargs__(self) -> tuple[str | NamedSetting, ...]:  # type: ignore[override]
         return self.parts
 
 
-def _parts(text: str) -> tuple[str | Setting, ...]:
+def _parts(text: str) -> tuple[str | NamedSetting, ...]:
     return text.parts if isinstance(text, Message) else (text,)
 
 
-def _spelled(parts: Iterable[str | Setting], spell: Spelling) -> str:
-    return "".join(spell(*part) if isinstance(part, Setting) else part for part in parts)
+def _spelled(parts: Iterable[str | NamedSetting], spell: Spelling) -> str:
+    return "".join(spell(*part) if isinstance(part, NamedSetting) else part for part in parts)
 
 
 def _from_parts(parts: Sequence[Any]) -> Message:
-    return Message(*(part if isinstance(part, str) else Setting(*part) for part in parts))
+    return Message(*(part if isinstance(part, str) else NamedSetting(*part) for part in parts))
 
 
 def setting(name: str, value: object = None) -> str:
@@ -423,7 +423,7 @@ def setting(name: str, value: object = None) -> str:
         name: as in Python, `valid_data`.
         value: a value to give it.
     """
-    return Message(Setting(name, None if value is None else str(value)))
+    return Message(NamedSetting(name, None if value is None else str(value)))
 
 
 def joined(separator: str, texts: Sequence[str]) -> str:

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from qkv.data.choices import Separator
 from qkv.data.corpus import Lines, read_lines
 from qkv.data.normal_forms import normalize
-from qkv.data.report import expect_some_left, refuse, refused_lines, say
-from qkv.data.table import QUOTED, Row, rows_of
+from qkv.data.report import expect_some_left, refuse, say
+from qkv.data.table import QUOTED, Row, even_rows, rows_of
 from qkv.errors import ConfigError, DataError, Place, brief, nearest, quantity, setting
 
 Column = int | str
@@ -75,7 +75,7 @@ class TextColumns(NamedTuple):
         )
         say(f"{path}: columns separated by {_NAMES[separator]}: {shown}")
         any_left = False
-        for line, cells in even_rows(rows[1:] if headed else rows, len(first), str(path)):
+        for line, cells in even_rows(rows[1:] if headed else rows, len(first), str(path), _expect_width):
             texts = cells[chosen[0]], cells[chosen[1]]
             if all(text.strip() for text in texts):
                 any_left = True
@@ -204,18 +204,13 @@ def split_rows(lines: Iterable[str], name: str, separator: str) -> Iterator[Row]
     yield from ((number, tuple(line.split("\t"))) for number, line in enumerate(lines, start=1) if line.strip())
 
 
-def even_rows(rows: Iterable[Row], width: int, name: str) -> Iterator[Row]:
-    """Yield the rows that have as many fields as the first, and refuse the others."""
-    bad = refused_lines(name)
-    for line, cells in rows:
-        if line in bad:
-            continue
-        if len(cells) == width:
-            yield line, cells
-            continue
+def _expect_width(row: Row, width: int, name: str) -> Row:
+    line, cells = row
+    if len(cells) != width:
         expected = f"{quantity(width, 'field')}, as in the first line"
         hint = "Correct this line; a field of CSV that contains the separator must be quoted."
-        refuse("columns", DataError(Place(name, line), expected, f"{len(cells)}", hint))
+        raise DataError(Place(name, line), expected, f"{len(cells)}", hint)
+    return row
 
 
 def _names_columns(first: Sequence[str], known: Sequence[frozenset[str]]) -> bool:

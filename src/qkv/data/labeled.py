@@ -38,9 +38,9 @@ _BETWEEN_WORDS = re.compile(r"(?<=\w)[\s_-]+(?=\w)")
 _PUNCTUATION = " .,;:!?\"'"
 _FEW_SINGLE = 5
 _MANY_TIMES = 10
+"""So few labels that occur once are reported where a label occurs so often on average."""
 _LISTED = 12
 """Labels whose counts are said."""
-"""So few labels that occur once are reported where a label occurs so often on average."""
 _FEW = 8
 """A file must have more lines than this before a label that occurs only in line 1 is reported as a likely header."""
 

@@ -11,7 +11,7 @@ names the columns of rows of numbers if it has as many fields, as numpy.savetxt 
 import csv
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -413,16 +413,26 @@ def _read_header(lines: Iterable[str], name: str, between: str) -> tuple[FieldTa
         else tuple(str(n + 1) for n in range(len(first[1])))
     )
     body = rows if header else chain([first], rows)
-    return FieldTable(name, columns, (), header), _even_rows(body, len(columns), name)
+    return FieldTable(name, columns, (), header), even_rows(body, len(columns), name, _expect_fields)
 
 
-def _even_rows(rows: Iterable[Row], count: int, name: str) -> Iterator[Row]:
-    """Yield the rows that have as many fields as the first."""
+def even_rows(rows: Iterable[Row], count: int, name: str, expect: Callable[[Row, int, str], Row]) -> Iterator[Row]:
+    """Yield the rows that have as many fields as the first, and refuse the others, unless they are refused already.
+
+    Args:
+        rows: the rows.
+        count: how many fields the first has.
+        name: their name in messages.
+        expect: returns a row, or raises the error about the number of its fields; takes count and name too.
+
+    Raises:
+        DataError: a row has another number, and nothing collects such lines.
+    """
     bad = refused_lines(name)
     for row in rows:
         if row[0] not in bad:
             try:
-                yield _expect_fields(row, count, name)
+                yield expect(row, count, name)
             except DataError as error:
                 refuse("columns", error)
 

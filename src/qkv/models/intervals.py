@@ -27,7 +27,7 @@ _DRAWS = 2000
 
 @final
 @dataclass(frozen=True)
-class Points:
+class MergedRows:
     """The rows of a table, of which equal ones are one point.
 
     Args:
@@ -45,7 +45,7 @@ class Points:
     point_of: Tensor
 
 
-class Ends(NamedTuple):
+class IntervalEnds(NamedTuple):
     """Lower and upper ends (m, outputs)."""
 
     low: Tensor
@@ -53,8 +53,8 @@ class Ends(NamedTuple):
 
 
 def normal_interval(
-    points: Points, query: Tensor, squares: Tensor, level: float, degree: int, *, simultaneous: bool = False
-) -> Ends:
+    points: MergedRows, query: Tensor, squares: Tensor, level: float, degree: int, *, simultaneous: bool = False
+) -> IntervalEnds:
     """f(x) ± z·σ(x)·‖l(x)‖ with σ²(x) = Σᵢ wᵢ(x) eᵢ²: the estimate Σ lᵢ(x) yᵢ is a sum of independent targets.
 
     With the degree of the estimate this covers E f(x), the smoothed curve. With one degree more, at the same bandwidth,
@@ -92,12 +92,12 @@ def normal_interval(
         spread = torch.where(_no_interval(points, query[rows], kernel, keys)[:, None], math.nan, z * spread)
         estimate = weights @ targets[keys]
         low[rows], high[rows] = estimate - spread, estimate + spread
-    return Ends(low, high)
+    return IntervalEnds(low, high)
 
 
 def bootstrap_interval(
-    points: Points, query: Tensor, targets: Tensor, level: float, draws: int = 400, seed: int = 0
-) -> Ends:
+    points: MergedRows, query: Tensor, targets: Tensor, level: float, draws: int = 400, seed: int = 0
+) -> IntervalEnds:
     """Quantiles of the estimates from resampled rows, with the bandwidth as it is.
 
     A resampled table counts each row some number of times, so all of them are one attention whose values are products
@@ -133,10 +133,10 @@ def bootstrap_interval(
             outside = _no_interval(points, query[rows], kernel, tile.keys)[:, None]
             ends = torch.nanquantile(estimates, quantiles, dim=1)
             low[rows], high[rows] = torch.where(outside, math.nan, ends)
-    return Ends(low, high)
+    return IntervalEnds(low, high)
 
 
-def _resampled(points: Points, query: Tensor, kernel: Tensor, keys: slice, counts: Tensor, sums: Tensor) -> Tensor:
+def _resampled(points: MergedRows, query: Tensor, kernel: Tensor, keys: slice, counts: Tensor, sums: Tensor) -> Tensor:
     """Return the estimates (m, draws, outputs) of tables that hold points `counts` times, with `sums` of targets."""
     smoother = points.smoother
     single = kernel / points.counts[keys]  # of one row of each point
@@ -152,7 +152,7 @@ def _resampled(points: Points, query: Tensor, kernel: Tensor, keys: slice, count
     return torch.where(moments[..., :1, 0] > 0, estimates, math.nan)
 
 
-def unsupported(points: Points, query: Tensor) -> Tensor:
+def unsupported(points: MergedRows, query: Tensor) -> Tensor:
     """Return where the points support no interval (m,), bool.
 
     That is where no point has any weight, where a single row has all of it (99.9 %), or out of the kernel's reach, such
@@ -165,22 +165,22 @@ def unsupported(points: Points, query: Tensor) -> Tensor:
     return outside
 
 
-def _no_interval(points: Points, query: Tensor, kernel: Tensor, keys: slice) -> Tensor:
+def _no_interval(points: MergedRows, query: Tensor, kernel: Tensor, keys: slice) -> Tensor:
     alone = kernel.square() @ (1 / points.counts[keys]) > _ALONE**2
     return alone | ~points.smoother.supported(query, keys, kernel, degree=1)
 
 
-def _variances(points: Points) -> Tensor:
+def _variances(points: MergedRows) -> Tensor:
     """Return the variance of each point's mean, where that of a row of weight 1 is 1 (n,)."""
     return 1 / (points.counts * points.row_weights)
 
 
-def _per_point(points: Points, rows: Tensor) -> Tensor:
+def _per_point(points: MergedRows, rows: Tensor) -> Tensor:
     """Add up the rows of each point."""
     return rows.new_zeros(len(points.counts), rows.shape[1]).index_add_(0, points.point_of, rows)
 
 
-def _curve_quantile(points: Points, degree: int, level: float) -> float:
+def _curve_quantile(points: MergedRows, degree: int, level: float) -> float:
     """Return the quantile of the largest standardized deviation of the curve, over the places of points."""
     smoother = points.smoother
     places = smoother.inputs

@@ -16,7 +16,7 @@ from qkv.introspect.lazy_map import AttentionMap, attention_map
 from qkv.masks.base import Mask
 from qkv.masks.patterns import dense
 from qkv.models.bandwidths import column_scales, distance_range, minimize
-from qkv.models.intervals import Points, bootstrap_interval, normal_interval, unsupported
+from qkv.models.intervals import MergedRows, bootstrap_interval, normal_interval, unsupported
 from qkv.models.smoother import KernelSmoother
 from qkv.normalizers.dense import Hard
 from qkv.scores.catalog import KERNELS
@@ -282,7 +282,7 @@ class KernelRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             categorical=self.categorical,
         )
 
-    def _points(self, bandwidths: Tensor | None = None, neighbors: int | None = None) -> Points:
+    def _points(self, bandwidths: Tensor | None = None, neighbors: int | None = None) -> MergedRows:
         """Return the merged points with a smoother, by default the fitted one."""
         if bandwidths is None:
             bandwidths, neighbors = self._bandwidths(), self.neighbors_
@@ -291,7 +291,7 @@ class KernelRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         smoother = self._smoother(
             inputs, targets, None if bool((weights == 1).all()) else weights, bandwidths, neighbors
         )
-        return Points(smoother, counts, row_weights, deviations, point_of)
+        return MergedRows(smoother, counts, row_weights, deviations, point_of)
 
     def _fixed(self) -> tuple[Tensor, int | None]:
         """Return the bandwidths and the number of neighbors that were given."""
@@ -346,7 +346,7 @@ class KernelRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.criterion_ = least
         return parts(found)
 
-    def _left_out_error(self, points: Points) -> float:
+    def _left_out_error(self, points: MergedRows) -> float:
         """Return the weighted mean squared error of predicting each row from the others."""
         # A bandwidth as wide as the data predicts the mean of the others: widening it for a far point gains nothing.
         # The nearest points would predict well at a bandwidth that reaches none, where a line has no interval.
@@ -367,7 +367,7 @@ class KernelRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             self._errors = errors[points.point_of] + factors[points.point_of, None] * deviations
         return self._errors
 
-    def _left_out(self, points: Points, beyond: str) -> tuple[Tensor, Tensor]:
+    def _left_out(self, points: MergedRows, beyond: str) -> tuple[Tensor, Tensor]:
         """Return e (n, outputs) and a (n,): a row that deviates by d from the mean of its c equals has error e + ad.
 
         Without it, its point has c − 1 rows, with the mean ȳ − d/(c − 1), and the weight l in its own estimate: the
@@ -383,7 +383,7 @@ class KernelRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _filled(
         self,
-        points: Points,
+        points: MergedRows,
         query: Tensor,
         estimates: Tensor,
         supported: Tensor,
@@ -429,7 +429,7 @@ class KernelRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
 
 class _Merged(NamedTuple):
-    """Rows of equal inputs and weight as one: fields as of `Points`."""
+    """Rows of equal inputs and weight as one: fields as of `MergedRows`."""
 
     inputs: Tensor
     targets: Tensor
@@ -458,7 +458,7 @@ def _estimates(
     return estimates, supported, own
 
 
-def _corrected_aic(points: Points) -> float:
+def _corrected_aic(points: MergedRows) -> float:
     """Return log σ² + (1 + tr H/n)/(1 − (tr H + 2)/n), with the estimates Hy of the targets y."""
     smoother, count = points.smoother, len(points.point_of)
     estimates, _, own = _estimates(smoother, smoother.inputs)

@@ -27,7 +27,7 @@ _NEGLIGIBLE = 10.0
 """The bandwidths from which a Gaussian is e⁻⁵⁰, 6e-19 of its value at the end of its reach."""
 
 
-class Tile(NamedTuple):
+class Attended(NamedTuple):
     """What some queries attend to.
 
     Args:
@@ -210,7 +210,7 @@ class KernelSmoother(nn.Module):
             supported &= torch.where(kernel > 0, distances, torch.inf).amin(-1) <= limit
         return supported
 
-    def tiles(self, query: Tensor, degree: int | None = None, leave_out: Tensor | None = None) -> Iterator[Tile]:
+    def tiles(self, query: Tensor, degree: int | None = None, leave_out: Tensor | None = None) -> Iterator[Attended]:
         """Yield what queries attend to, part by part; points sorted by the first numeric column need least time.
 
         Args:
@@ -225,18 +225,17 @@ class KernelSmoother(nn.Module):
             keys = self._near(part, degree)
             if keys.start == keys.stop:
                 none = part.new_zeros(len(part), 0)
-                yield Tile(rows, keys, none, none, none.any(-1))
+                yield Attended(rows, keys, none, none, none.any(-1))
                 continue
             left_out = None if leave_out is None else (rows - keys.start, leave_out[rows])
             kernel, weights = self.weights_of(part, degree, keys, left_out)
-            yield Tile(rows, keys, kernel, weights, self.supported(part, keys, kernel, degree))
+            yield Attended(rows, keys, kernel, weights, self.supported(part, keys, kernel, degree))
 
     def _near(self, query: Tensor, degree: int) -> slice:
         """Return the points that can have weight for some of these queries, which are sorted, if the points are too."""
         everything = slice(0, len(self.inputs))
-        gaussian = (
-            self.kernel == "gaussian" and degree > 0
-        )  # a Gaussian mean is normalized in log space, at any distance
+        # A Gaussian mean is normalized in log space, at any distance.
+        gaussian = self.kernel == "gaussian" and degree > 0
         compact = isinstance(SCORES[self.kernel].make(bandwidth=1.0).pointwise, BoxcarShape | EpanechnikovShape)
         if not self.numeric or self.places is not None or not (gaussian or compact):
             return everything

@@ -181,7 +181,7 @@ def _without_comments(text: str) -> str:
     """Return a script or a style without comments that have lines of their own, and without indentation. No text in
     these files spans lines, and no line of code starts with an asterisk: a test sees to that.
     """
-    text = re.sub(r"^\s*/\*\*.*?\*/\s*\n", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^\s*/\*\*(?:(?!\*/).)*\*/\s*\n", "", text, flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r"^\s*//.*\n", "", text, flags=re.MULTILINE)
     return re.sub(r"\n\s+", "\n", text).lstrip()
 

@@ -102,7 +102,7 @@ def test_lines_are_written_at_least_every_so_many_seconds():
     try:
         assert "starting" in written.next()
         lines(Updated(7, 2.5))
-        assert written.next("step 7") == "step 7/5,000  (0 s ago)\n"
+        assert written.next("step 7") == "step 7/5,000  (the last update 0 s ago)\n"
         lines(Validating(7))
         assert written.next("validating") == "step 7: validating  (0 s)\n"
     finally:

@@ -286,7 +286,11 @@ class _Progress:
 
     def watch(self, jobs: Iterator[Job]) -> None:
         """Show how jobs get done."""
-        shown = -_EVERY
+        shown = 0.0
+        if self._total:
+            how = "minutes on idle cores, what takes longest first"
+            sys.stderr.write(f"qkv: kernels for {self._name}: {self._total} to compile, {how}\n")
+            sys.stderr.flush()
         for count, job in enumerate(jobs, 1):
             seconds = time.monotonic() - self._start
             name = f"{job.module.removeprefix('qkv.')}.{job.name}, {job.dtype}"

@@ -57,14 +57,14 @@ class ProgressLines:
     ) -> None:
         """Start."""
         self._stream, self._steps, self._unit, self._every = stream, steps, unit, every
-        self._phase, self._since, self._began = "starting", "", time.monotonic()
+        self._phase, self._since, self._began = "starting", "{}", time.monotonic()
         self._heartbeat = Heartbeat(self._repeat, seconds)
 
     def __call__(self, event: Event) -> None:
         """Write a line for events that have one."""
         match event:
             case Updated(step, loss, left):
-                self._begin(f"step {step:,}/{self._steps:,}{_left(left)}", " ago")
+                self._begin(f"step {step:,}/{self._steps:,}{_left(left)}", "the last update {} ago")
                 if self._every:
                     self._write(f"{self._phase}  loss of this batch {loss:.4f}")
             case Validating(step):
@@ -79,12 +79,12 @@ class ProgressLines:
         """End the thread, but leave the stream open: the caller owns it."""
         self._heartbeat.close()
 
-    def _begin(self, what: str, since: str = "") -> None:
+    def _begin(self, what: str, since: str = "{}") -> None:
         """Set the text of the line that is repeated during silence: a phase, or the last event."""
         self._phase, self._since, self._began = what, since, time.monotonic()
 
     def _repeat(self) -> None:
-        self._write(f"{self._phase}  ({duration(time.monotonic() - self._began)}{self._since})")
+        self._write(f"{self._phase}  ({self._since.format(duration(time.monotonic() - self._began))})")
 
     def _write(self, text: str) -> None:
         self._heartbeat.restart()

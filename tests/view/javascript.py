@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 
-from qkv.tasks.live import page_weights
 from qkv.view.bundle import script_of
 from qkv.view.live import live_data
 
@@ -30,9 +29,10 @@ class JavaScript:
 
     def open_model(self, loaded: Any) -> Any:
         """Open a model as its page does, under the name `model`; return the same model in Python, with its weights."""
-        rounded, live = page_weights(loaded)
+        rounded, live = loaded.in_page()
         self.page.evaluate(
-            "async (data) => { globalThis.model = await m['answering.js'].model(data); }", live_data(live)
+            "async (data) => { globalThis.model = await m['answering.js'].model(data); }",
+            live_data(live) | {"opening": ("", None)},
         )
         return rounded
 

@@ -22,7 +22,6 @@ from qkv.models.translator import TransformerTranslator
 from qkv.recording.recorder import record
 from qkv.tasks.classify.predict import Classifier
 from qkv.tasks.generate.predict import Generator
-from qkv.tasks.live import answers, page_weights
 from qkv.tasks.text_attention import read_ids
 from qkv.tasks.translate.limits import LengthLimit
 from qkv.tasks.translate.predict import Translator
@@ -227,9 +226,11 @@ def test_the_page_says_how_many_texts_have_another_answer_than_before_rounding()
     run = transformer()
     page = qkv.live(run, TEXTS).text
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
-    rounded = page_weights(run)[0]
+    rounded = run.in_page()[0]
     assert data["checked"] == len(TEXTS)
-    assert data["differ"] == sum(a != b for a, b in zip(answers(run, TEXTS), answers(rounded, TEXTS), strict=True))
+    assert data["differ"] == sum(
+        a != b for a, b in zip(run.page_answers(TEXTS), rounded.page_answers(TEXTS), strict=True)
+    )
 
 
 def test_a_large_page_is_refused_with_its_size(monkeypatch):

@@ -14,6 +14,7 @@ from qkv.tasks.runs import Trained
 
 if TYPE_CHECKING:
     from qkv.tasks.answering import Answers
+    from qkv.view.live import LiveModel
     from qkv.view.scene import Scene
 
 
@@ -121,6 +122,21 @@ class ReadsColumns(Protocol):
         Raises:
             ConfigError: it was not trained on columns, or a column is out of range.
         """
+
+
+@runtime_checkable
+class ComputesInPage(TextAnswerer, Protocol):
+    """A model that a page can compute in a browser, see `qkv.tasks.live`."""
+
+    def in_page(self) -> "tuple[Self, LiveModel]":
+        """Return the same model with the weights of its page, and what the page needs of it.
+
+        Raises:
+            UnsupportedError: it has a part that a page cannot compute.
+        """
+
+    def page_answers(self, texts: Sequence[str]) -> list[str]:
+        """Return the answers to texts that are compared before and after rounding the weights."""
 
 
 def reads_no_columns(name: str) -> ConfigError:

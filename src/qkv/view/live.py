@@ -2,7 +2,7 @@
 
 import base64
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -115,7 +115,7 @@ class Network:
                 self._add(name, parameter)
 
     def _add(self, name: str, tensor: Tensor) -> dict[str, Any]:
-        """Append a tensor; return what stands for it elsewhere."""
+        """Store a tensor under a name; return the reference to it for the JSON of an attention."""
         stored: dict[str, Any] = {"shape": list(tensor.shape)}
         if tensor.ndim > 1:
             steps, scales = _quantized(tensor)
@@ -244,9 +244,6 @@ class LiveModel(NamedTuple):
         tokenizers: the vocabularies of sources and targets, as their JSON.
         labels: of a classifier.
         longest: maximum tokens of a text.
-        differ: how many of `checked` texts have another answer than with the weights before rounding.
-        checked: how many texts were compared.
-        opening: the layer that is shown first, and its head; None for the mean.
     """
 
     network: Network
@@ -254,9 +251,6 @@ class LiveModel(NamedTuple):
     tokenizers: Mapping[str, Any]
     labels: tuple[str, ...]
     longest: int
-    differ: int
-    checked: int
-    opening: tuple[str, int | None]
 
 
 @final
@@ -300,13 +294,15 @@ def live_data(model: LiveModel) -> dict[str, Any]:
     return {**model._asdict(), "network": stored, "bytes": network.packed()}
 
 
-def live_page(model: LiveModel, texts: tuple[str, ...], title: str) -> str:
+def live_page(model: LiveModel, texts: Sequence[str], title: str, compared: Mapping[str, Any]) -> str:
     """Build a page that computes: it reads a text that is typed, answers, and shows what every layer attends to.
 
     Args:
         model: the model.
         texts: examples; the first one is read first.
         title: the name of the run.
+        compared: how many texts were `checked`, how many of them `differ` in their answer from that with the weights
+            before rounding, and the `opening`: the layer that is shown first, and its head, or None for the mean.
 
     Returns:
         The page, one file that works from disk and makes no requests.
@@ -314,7 +310,7 @@ def live_page(model: LiveModel, texts: tuple[str, ...], title: str) -> str:
     Raises:
         ConfigError: the page would be larger than 50 MB.
     """
-    content = {**live_data(model), "texts": texts, "title": title}
+    content = {**live_data(model), **compared, "texts": texts, "title": title}
     text = one_file("play.js", content)
     if len(text) > LARGEST:
         count = sum(parameter.numel() for parameter in model.network.model.parameters())

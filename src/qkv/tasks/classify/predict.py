@@ -29,6 +29,7 @@ from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
 
 if TYPE_CHECKING:
+    from qkv.view.live import LiveModel
     from qkv.view.scene import Scene
 
 
@@ -184,6 +185,16 @@ class Classifier:
     def export_facts(self, to: str) -> dict[str, Any]:
         """Return what `about.json` of an export says, see `qkv.tasks.task.Answerer`."""
         return {"longest": self.longest, "labels": list(self.labels)}
+
+    def in_page(self) -> "tuple[Classifier, LiveModel]":
+        """Return the classifier with the weights of a page, and what the page needs, see `ComputesInPage`."""
+        from qkv.tasks.classify.live import in_page
+
+        return in_page(self)
+
+    def page_answers(self, texts: Sequence[str]) -> list[str]:
+        """Return the label of each text."""
+        return self.classify(texts)
 
     def _item(self, text: str, number: int) -> EncodedText:
         ids = tuple(self.tokenizer.encode(text))

@@ -36,9 +36,12 @@ from qkv.tasks.tokenizing import report_unknown
 from qkv.values.checked import answering
 
 if TYPE_CHECKING:
+    from qkv.view.live import LiveModel
     from qkv.view.scene import Scene
 
 _ROWS, _WIDEST = 64, 1_000_000
+_PAGE_TOKENS = 20
+"""Tokens that are compared before and after the weights of a page are rounded."""
 
 
 @final
@@ -288,6 +291,16 @@ class Generator:
     def export_facts(self, to: str) -> dict[str, Any]:
         """Return what `about.json` of an export says, see `qkv.tasks.task.Answerer`."""
         return {"longest": self.model.config.context, "labels": []}
+
+    def in_page(self) -> "tuple[Generator, LiveModel]":
+        """Return the language model with the weights of a page, and what the page needs, see `ComputesInPage`."""
+        from qkv.tasks.generate.live import in_page
+
+        return in_page(self)
+
+    def page_answers(self, texts: Sequence[str]) -> list[str]:
+        """Return the likeliest continuation of each text."""
+        return self.generate(texts, tokens=_PAGE_TOKENS, temperature=0)
 
     def _encode(self, prompt: str, long_prompt: LongPrompt) -> list[int]:
         expect_name(setting("long_prompt"), long_prompt, get_args(LongPrompt))

@@ -37,6 +37,7 @@ from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
 
 if TYPE_CHECKING:
+    from qkv.view.live import LiveModel
     from qkv.view.scene import Scene
 
 A = TypeVar("A", bound=Answerer)
@@ -409,6 +410,16 @@ class Translator:
         from qkv.tasks.translate.scene import translated_scene
 
         return translated_scene(self, text, tokens)
+
+    def in_page(self) -> "tuple[Translator, LiveModel]":
+        """Return the translator with the weights of a page, and what the page needs, see `ComputesInPage`."""
+        from qkv.tasks.translate.live import in_page
+
+        return in_page(self)
+
+    def page_answers(self, texts: Sequence[str]) -> list[str]:
+        """Return the greedy translation of each text."""
+        return [translation.text for translation in self.translate_fully(texts)]
 
     def origins(self, source: Sequence[int], target: Sequence[int]) -> tuple[int | None, ...] | None:
         """Return which source tokens target tokens were copied from.

@@ -17,6 +17,7 @@ from tests.platforms.names import absent
 
 import qkv
 from qkv import errors
+from qkv.tasks.answerers import CLASSES
 
 SOURCE = Path(qkv.__file__).parent
 
@@ -216,6 +217,16 @@ def unhinted(tree: ast.Module) -> Iterator[Use]:
                     yield Use(node.lineno, name)
 
 
+PREDICTORS = frozenset(name for _, name in CLASSES.values())
+
+
+def predictors(tree: ast.Module) -> Iterator[Use]:
+    """Imports of the trained models of a task."""
+    for node in nodes(tree):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("qkv.tasks"):
+            yield from (Use(node.lineno, a.name) for a in node.names if a.name in PREDICTORS)
+
+
 COMPILERS = frozenset({"numba", "triton", "llvmlite"})
 
 RULES = {
@@ -278,6 +289,21 @@ RULES = {
         },
     ),
     "unhinted": Rule("say as the fourth part of an error how to mend what was given", unhinted),
+    "predictors": Rule(
+        "only a task's own files name its classes: use a Protocol of `qkv.tasks.task`",
+        predictors,
+        {
+            "tasks/load.py": PREDICTORS,  # overloads, for type checkers
+            "tasks/train.py": PREDICTORS - {"MaskFiller"},
+            "tasks/align/file_aligner.py": frozenset({"Translator"}),  # words are aligned by translators
+            "tasks/demo.py": frozenset({"Translator"}),
+            **{
+                f"{module.rpartition('.')[0].removeprefix('qkv.').replace('.', '/')}/*.py": frozenset({name})
+                for task, (module, name) in CLASSES.items()
+                if task != "fill"
+            },
+        },
+    ),
     "compilers": Rule(
         "only what builds kernels imports a compiler: everything else works without one",
         compilers,

@@ -38,6 +38,7 @@ SEEN = {
         *('DataError("a", "b", "c")', 'errors.ConfigError("a", "b", "c", "")', 'ShapeError("a", "b", f"{c}", " ")'),
         "QkvError()",
     ),
+    "predictors": ("from qkv.tasks.translate.predict import Translator", "from qkv.tasks.fill import T, MaskFiller"),
     "compilers": ("import numba", "from numba import njit", "import triton.language as tl", "from llvmlite import ir"),
 }
 PASSED = {
@@ -58,6 +59,7 @@ PASSED = {
         'MaskError("a", "b", "c", hint)',
         "ValueError()",
     ),
+    "predictors": ("from qkv.tasks.translate.predict import Translation", "from qkv import Translator"),
     "compilers": ("import numbatic", "from qkv.numba import x"),
 }
 

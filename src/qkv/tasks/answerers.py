@@ -5,7 +5,7 @@ from typing import Any
 
 from qkv._lazy import imported_later
 
-_CLASSES = {
+CLASSES = {
     "translate": ("qkv.tasks.translate.predict", "Translator"),
     "generate": ("qkv.tasks.generate.predict", "Generator"),
     "classify": ("qkv.tasks.classify.predict", "Classifier"),
@@ -14,7 +14,8 @@ _CLASSES = {
     "regress": ("qkv.tasks.regress.predict", "Regressor"),
     "fill": ("qkv.tasks.fill", "MaskFiller"),
 }
+"""Where the class of a task's trained models is."""
 
 
-ANSWERERS: dict[str, Callable[[], Any]] = {task: imported_later(*place) for task, place in _CLASSES.items()}
+ANSWERERS: dict[str, Callable[[], Any]] = {task: imported_later(*place) for task, place in CLASSES.items()}
 """Functions that import and return the class of a task's trained models; only published models fill masks."""

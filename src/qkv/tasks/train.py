@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, final, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, final, overload
 
 from qkv.errors import ConfigError, expect_name, quantity
 from qkv.files import as_path
@@ -15,25 +15,27 @@ from qkv.models.configs.translator import MonotonicConfig, RecurrentConfig, Tran
 from qkv.notebooks import table
 from qkv.tasks import run as training
 from qkv.tasks.catalog import TASKS, recipe_of
-from qkv.tasks.classify.predict import Classifier
 from qkv.tasks.classify.settings import ClassifyFiles
-from qkv.tasks.generate.predict import Generator
 from qkv.tasks.generate.settings import GenerateFiles, GenerateTokenizer
 from qkv.tasks.listeners import listening
 from qkv.tasks.load import load
 from qkv.tasks.notes import Verbosity, use_verbosity
-from qkv.tasks.point.predict import ElementPointer
 from qkv.tasks.point.settings import PointFiles
-from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.regress.settings import RegressFiles, RegressModel
 from qkv.tasks.settings import TokenizerSettings, parameters, take_settings
-from qkv.tasks.tag.predict import Tagger
 from qkv.tasks.tag.settings import TagFiles
-from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.settings import MemberSettings, TranslateFiles, TranslateTokenizer
 from qkv.training.events import Event, Outcome
 from qkv.training.screen import show_figures
 from qkv.training_settings import Settings as Training
+
+if TYPE_CHECKING:
+    from qkv.tasks.classify.predict import Classifier
+    from qkv.tasks.generate.predict import Generator
+    from qkv.tasks.point.predict import ElementPointer
+    from qkv.tasks.regress.predict import Regressor
+    from qkv.tasks.tag.predict import Tagger
+    from qkv.tasks.translate.predict import Translator
 
 Callback = Callable[[Event], object]
 M = TypeVar("M")
@@ -156,25 +158,25 @@ class Train(Protocol[Translate, Generate, Classify, Tag, Point, Regress]):
     @overload
     def __call__(
         self, task: Literal["translate"], /, *args: Translate.args, **settings: Translate.kwargs
-    ) -> Run[Translator]: ...
+    ) -> "Run[Translator]": ...
     @overload
     def __call__(
         self, task: Literal["generate"], /, *args: Generate.args, **settings: Generate.kwargs
-    ) -> Run[Generator]: ...
+    ) -> "Run[Generator]": ...
     @overload
     def __call__(
         self, task: Literal["classify"], /, *args: Classify.args, **settings: Classify.kwargs
-    ) -> Run[Classifier]: ...
+    ) -> "Run[Classifier]": ...
     @overload
-    def __call__(self, task: Literal["tag"], /, *args: Tag.args, **settings: Tag.kwargs) -> Run[Tagger]: ...
+    def __call__(self, task: Literal["tag"], /, *args: Tag.args, **settings: Tag.kwargs) -> "Run[Tagger]": ...
     @overload
     def __call__(
         self, task: Literal["point"], /, *args: Point.args, **settings: Point.kwargs
-    ) -> Run[ElementPointer]: ...
+    ) -> "Run[ElementPointer]": ...
     @overload
     def __call__(
         self, task: Literal["regress"], /, *args: Regress.args, **settings: Regress.kwargs
-    ) -> Run[Regressor]: ...
+    ) -> "Run[Regressor]": ...
 
 
 def _with_settings(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,7 @@ LARGEST = 50 << 20
 """Maximum bytes of a page."""
 _SCORES_OF = (".score.", ".normalizer.")
 _LEVELS = 127
+M = TypeVar("M", bound=nn.Module)
 
 
 def lacks(what: str, hint: str) -> UnsupportedError:
@@ -50,7 +51,7 @@ def lacks(what: str, hint: str) -> UnsupportedError:
     return UnsupportedError(setting("live"), "what a page can compute", what, hint)
 
 
-def rounded_to_int8(model: nn.Module) -> nn.Module:
+def rounded_to_int8(model: M) -> M:
     """Return a copy of a model with the weights that its page has: each row of a matrix is a scale times int8.
 
     Example:

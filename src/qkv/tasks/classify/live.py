@@ -1,23 +1,26 @@
 """A classifier as a model of a page that computes."""
 
-from typing import Any
+from torch import nn
 
+from qkv.data.tokenizer import Tokenizer
 from qkv.errors import setting
 from qkv.models.configs.reader import ClassifierConfig
 from qkv.models.reader import TextClassifier
-from qkv.tasks.classify.predict import Classifier
 from qkv.tasks.page_parts import embedding, encoder, page_model, stack
-from qkv.view.live import LiveModel, lacks, rounded_to_int8
+from qkv.view.live import LiveModel, lacks
 
 
-def in_page(classifier: Classifier) -> tuple[Classifier, LiveModel]:
-    """Return a classifier with the weights of its page, and what the page needs; errors as for `ComputesInPage`."""
-    model: Any = rounded_to_int8(classifier.model)
-    if (
-        not isinstance(model, TextClassifier)
-        or not isinstance(model.config, ClassifierConfig)
-        or model.wide is not None
-    ):
+def page_of(model: nn.Module, tokenizer: Tokenizer, labels: tuple[str, ...], longest: int) -> LiveModel:
+    """Return what a page needs of a classifier.
+
+    Args:
+        model: the network, with weights of `rounded_to_int8`.
+        tokenizer, labels, longest: of the classifier.
+
+    Raises:
+        UnsupportedError: it has a part that a page cannot compute.
+    """
+    if not (isinstance(model, TextClassifier) and isinstance(model.config, ClassifierConfig) and model.wide is None):
         raise lacks("a published classifier, or a linear model of words beside it", "Omit " + setting("wide") + ".")
     of_model = model.parts
     cells = blocks = None
@@ -28,5 +31,4 @@ def in_page(classifier: Classifier) -> tuple[Classifier, LiveModel]:
     first = embedding("reader.embed", of_model.embed_scale, of_model.positions.kind, "reader.positions")
     reader = encoder(first, "reader.norm", stack=blocks, cells=cells) | {"residual": of_model.residual}
     parts = {"task": "classify", "encoder": reader, "pool": "pool.attention", "embedding": None, "norm": ""}
-    rounded = Classifier(model, classifier.tokenizer, classifier.labels, classifier.longest)
-    return rounded, page_model(rounded.model, classifier.tokenizer, classifier.longest, parts, labels=classifier.labels)
+    return page_model(model, tokenizer, longest, parts, labels=labels)

@@ -188,9 +188,11 @@ class Classifier:
 
     def in_page(self) -> "tuple[Classifier, LiveModel]":
         """Return the classifier with the weights of a page, and what the page needs, see `ComputesInPage`."""
-        from qkv.tasks.classify.live import in_page
+        from qkv.tasks.classify.live import page_of
+        from qkv.view.live import rounded_to_int8
 
-        return in_page(self)
+        rounded = Classifier(rounded_to_int8(self.model), self.tokenizer, self.labels, self.longest)
+        return rounded, page_of(rounded.model, self.tokenizer, self.labels, self.longest)
 
     def page_answers(self, texts: Sequence[str]) -> list[str]:
         """Return the label of each text."""

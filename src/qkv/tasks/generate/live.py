@@ -2,18 +2,27 @@
 
 from typing import Any
 
+from torch import nn
+
 from qkv.data.segments import SPECIALS
+from qkv.data.tokenizer import Tokenizer
 from qkv.models.configs.language_model import DecoderConfig
 from qkv.models.language_model import LanguageModel
 from qkv.models.recurrent_language_model import RecurrentLanguageModel
-from qkv.tasks.generate.predict import Generator
 from qkv.tasks.page_parts import embedding, page_model, stack
-from qkv.view.live import LiveModel, lacks, rounded_to_int8
+from qkv.view.live import LiveModel, lacks
 
 
-def in_page(generator: Generator) -> tuple[Generator, LiveModel]:
-    """Return a language model with the weights of its page, and what the page needs; errors as for `ComputesInPage`."""
-    model: Any = rounded_to_int8(generator.model)
+def page_of(model: nn.Module, tokenizer: Tokenizer) -> LiveModel:
+    """Return what a page needs of a language model.
+
+    Args:
+        model: the network, with weights of `rounded_to_int8`.
+        tokenizer: text to tokens and back.
+
+    Raises:
+        UnsupportedError: it has a part that a page cannot compute.
+    """
     parts: dict[str, Any] = {"task": "generate", "pool": None, "encoder": None, "norm": "norm"}
     if isinstance(model, LanguageModel) and isinstance(model.config, DecoderConfig):
         of_model = model.parts
@@ -26,6 +35,4 @@ def in_page(generator: Generator) -> tuple[Generator, LiveModel]:
         parts |= {"embedding": embedding("embed"), "cells": cells}
     else:
         raise lacks(f"a {type(model).__name__}", "Give a language model that was trained here.")
-    rounded, context = Generator(model, generator.tokenizer), generator.model.config.context
-    never = tuple(range(len(SPECIALS)))
-    return rounded, page_model(rounded.model, generator.tokenizer, context, parts, never=never)
+    return page_model(model, tokenizer, model.config.context, parts, never=tuple(range(len(SPECIALS))))

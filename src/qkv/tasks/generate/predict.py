@@ -294,9 +294,11 @@ class Generator:
 
     def in_page(self) -> "tuple[Generator, LiveModel]":
         """Return the language model with the weights of a page, and what the page needs, see `ComputesInPage`."""
-        from qkv.tasks.generate.live import in_page
+        from qkv.tasks.generate.live import page_of
+        from qkv.view.live import rounded_to_int8
 
-        return in_page(self)
+        rounded = Generator(rounded_to_int8(self.model), self.tokenizer)
+        return rounded, page_of(rounded.model, self.tokenizer)
 
     def page_answers(self, texts: Sequence[str]) -> list[str]:
         """Return the likeliest continuation of each text."""

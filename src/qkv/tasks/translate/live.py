@@ -2,24 +2,30 @@
 
 from typing import Any
 
+from torch import nn
+
+from qkv.data.tokenizer import Tokenizer
 from qkv.errors import setting
 from qkv.models.configs.translator import RecurrentConfig, TransformerConfig
 from qkv.models.encoders import SelfAttentionEncoder
 from qkv.models.recurrent_translator import RecurrentTranslator
 from qkv.models.translator import TransformerTranslator
 from qkv.tasks.page_parts import DEFAULTS, embedding, encoder, page_model, stack
-from qkv.tasks.translate.predict import Translator
+from qkv.tasks.translate.limits import LengthLimit
 from qkv.tasks.translate.settings import MORE_TOKENS, TOKENS_PER_SOURCE_TOKEN
-from qkv.view.live import LiveModel, lacks, rounded_to_int8
+from qkv.view.live import LiveModel, lacks
 
 
-def in_page(translator: Translator) -> tuple[Translator, LiveModel]:
-    """Return a translator with the weights of its page, and what the page needs; errors as for `ComputesInPage`."""
-    if len(translator.models) > 1 or translator.right_to_left[0] or translator.table is not None:
-        raise lacks("an ensemble, columns or text from right to left", "Give one run that reads plain lines.")
-    model: Any = rounded_to_int8(translator.model)
-    longest, limit = translator.longest, translator.limit
-    rounded = Translator(model, translator.tokenizer, longest, chosen=translator.chosen, limit=limit)
+def page_of(model: nn.Module, tokenizer: Tokenizer, longest: int, limit: LengthLimit) -> LiveModel:
+    """Return what a page needs of a translator.
+
+    Args:
+        model: the network, with weights of `rounded_to_int8`.
+        tokenizer, longest, limit: of the translator.
+
+    Raises:
+        UnsupportedError: it has a part that a page cannot compute.
+    """
     if isinstance(model, TransformerTranslator) and isinstance(model.config, TransformerConfig):
         parts = _transformer(model)
     elif isinstance(model, RecurrentTranslator):
@@ -27,8 +33,7 @@ def in_page(translator: Translator) -> tuple[Translator, LiveModel]:
     else:
         raise lacks(f"a {type(model).__name__}", "Train without " + setting("copy") + " and monotonic alignments.")
     limits = {"each": TOKENS_PER_SOURCE_TOKEN, "more": MORE_TOKENS, "longest": limit.to_json_value()}
-    parts |= {"task": "translate", "pool": None, "limit": limits}
-    return rounded, page_model(rounded.model, translator.tokenizer, longest, parts)
+    return page_model(model, tokenizer, longest, parts | {"task": "translate", "pool": None, "limit": limits})
 
 
 def _source_embedding(model: TransformerTranslator | RecurrentTranslator) -> str:

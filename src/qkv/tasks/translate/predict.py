@@ -413,9 +413,15 @@ class Translator:
 
     def in_page(self) -> "tuple[Translator, LiveModel]":
         """Return the translator with the weights of a page, and what the page needs, see `ComputesInPage`."""
-        from qkv.tasks.translate.live import in_page
+        from qkv.tasks.translate.live import page_of
+        from qkv.view.live import lacks, rounded_to_int8
 
-        return in_page(self)
+        if len(self.models) > 1 or self.right_to_left[0] or self.table is not None:
+            raise lacks("an ensemble, columns or text from right to left", "Give one run that reads plain lines.")
+        rounded = copy(self)
+        rounded.model = rounded_to_int8(self.model)
+        rounded.models = (rounded.model,)
+        return rounded, page_of(rounded.model, self.tokenizer, self.longest, self.limit)
 
     def page_answers(self, texts: Sequence[str]) -> list[str]:
         """Return the greedy translation of each text."""

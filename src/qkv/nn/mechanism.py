@@ -206,7 +206,6 @@ class MechanismConfig:
             >>> MechanismConfig(score="gaussian").score_module(8, 8, heads=2).log_bandwidth.shape
             torch.Size([2])
         """
-        from qkv.nn.distance_scores import ConcatScore, KernelScore, kernel_value
         from qkv.nn.scores import BUILT, CosineScore, FixedScore, LearnedScore, build_score
 
         if self.needs_equal_widths and query_width != key_width:
@@ -214,6 +213,8 @@ class MechanismConfig:
             expected = f'equal widths of query and key for "{as_flag(self.score)}"'
             raise ConfigError("score", expected, f"{query_width} and {key_width}", hint)
         if self.score in DISTANCES:
+            from qkv.nn.distance_scores import KernelScore, kernel_value
+
             bandwidth, power = self.bandwidth, self.power
             fixed = None if bandwidth is None else FixedScore(kernel_value(self.score, bandwidth, power))
             return fixed or KernelScore(self.score, heads=heads, power=power)
@@ -223,6 +224,8 @@ class MechanismConfig:
             case "cosine":
                 return CosineScore(heads=heads)
             case "nonlocal_concat":
+                from qkv.nn.distance_scores import ConcatScore
+
                 return ConcatScore(query_width, key_width, heads=heads, key_heads=key_heads)
             case "learned":
                 return LearnedScore(query_width, key_width, query_width if hidden is None else hidden)

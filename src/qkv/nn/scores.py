@@ -12,7 +12,6 @@ from qkv.errors import ConfigError, nearest
 from qkv.linalg.matmul import cached_weight
 from qkv.linalg.session import DecodingSession
 from qkv.nn.inputs import expect_input, expect_optional_sizes, expect_sizes
-from qkv.nn.recurrent.repeated import Repeated
 from qkv.scores.base import Score
 from qkv.scores.free import Learned, as_score
 from qkv.scores.products import SCALED_DOT, Bilinear, Cosine, Dot, ScaledDot, project
@@ -223,6 +222,8 @@ class AdditiveScore(ScoreModule):
         """Return `project_query` for at most `steps` steps of one loop; a session keeps the weight packed."""
         if self.query_weight.ndim > 2:
             return self.project_query
+        from qkv.nn.recurrent.repeated import Repeated
+
         return Repeated(self.query_weight, None, steps, cached_weight(session, (self, "query")))
 
     def project_key(self, key: Tensor, session: DecodingSession | None = None) -> Tensor:

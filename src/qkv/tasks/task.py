@@ -9,10 +9,10 @@ import torch
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, UnsupportedError, setting
 from qkv.metrics.figure import Figure
-from qkv.metrics.labels import LabelReport
 from qkv.tasks.runs import Trained
 
 if TYPE_CHECKING:
+    from qkv.metrics.labels import LabelReport
     from qkv.tasks.answering import Answers
     from qkv.view.live import LiveModel
     from qkv.view.scene import Scene
@@ -31,7 +31,7 @@ class Scored(NamedTuple):
     figures: list[Figure]
     lines: Iterable[str]
     credits: Callable[[], Sequence[float]] = tuple
-    report: Callable[[], LabelReport | None] = lambda: None
+    report: "Callable[[], LabelReport | None]" = lambda: None
 
 
 class Answerer(Protocol):

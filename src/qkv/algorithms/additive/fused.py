@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from qkv.algorithms.additive import decoding, operators
+from qkv.algorithms.additive import operators
 from qkv.algorithms.additive.few_queries import few
 from qkv.compiled import available
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
@@ -129,6 +129,8 @@ def prepare_loop(problem: Problem, call: Call) -> Callable[[Tensor], Tensor] | N
     projects = any(getattr(call.score, p.name) is not None for p in call.score.parameters if p.name != "vector")
     if not plain or more or projects or len(problem.leading) != 1:
         return None
+    from qkv.algorithms.additive import decoding
+
     steps, dtype = decoding.Steps(_items(problem, call, None)), _compute_dtype(problem.dtype)
     return lambda query: steps(query.to(dtype)).to(problem.dtype)
 

@@ -2,20 +2,21 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.algorithms.additive import factored
-from qkv.algorithms.additive.factored import Factors
 from qkv.engine.autograd import differentiable_by, operator_arguments
 from qkv.engine.derivatives import Constants, Terms, differentiable_gradients, second_gradients, visibility_of
 from qkv.engine.key_ranges import Drop, KeyRanges, first_diagonal, key_ranges
 from qkv.engine.mechanism import Mechanism
 from qkv.masks.lower import Visibility
 from qkv.scores.pointwise import Linear
+
+if TYPE_CHECKING:
+    from qkv.algorithms.additive.factored import Factors
 
 
 class Items(NamedTuple):
@@ -76,7 +77,7 @@ def apply(items: Items, rule: str, dropout: float, state: bool = True, compiled:
 class _Prepared(NamedTuple):
     """What forward and backward pass compute with, besides the tensors."""
 
-    factors: Factors
+    factors: "Factors"
     ranges: KeyRanges
     drop: Drop | None
 
@@ -88,6 +89,8 @@ def as_array(x: Tensor | None) -> Any:
 
 def _prepare(items: Items, dropout: float) -> _Prepared:
     ranges = key_ranges_of(items)
+    from qkv.algorithms.additive import factored
+
     factors = factored.factor(as_array(items.query), as_array(items.key), as_array(items.vector), ranges)
     drop = None if items.seed is None else Drop(int(items.seed), dropout)
     return _Prepared(factors, ranges, drop)
@@ -122,6 +125,8 @@ def key_ranges_of(items: Items) -> KeyRanges:
 
 def _forward(items: Items, rule: Any, state: bool, prepared: _Prepared) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the output, the lse, and the two parts of the lse that the backward pass needs."""
+    from qkv.algorithms.additive import factored
+
     rows = factored.forward(
         prepared.factors, as_array(items.value), prepared.ranges, rule, shift=as_array(items.shift), drop=prepared.drop
     )
@@ -146,6 +151,8 @@ def _backward(
 
     `requested`: whether to compute the gradients of the bias, and of keys and values.
     """
+    from qkv.algorithms.additive import factored
+
     gradients = factored.backward(
         prepared.factors,
         as_array(items.vector),

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from qkv.algorithms.rowwise import distances
-from qkv.algorithms.rowwise.distance_tiles_kernel import sums
 from qkv.algorithms.rowwise.distances import Distances, Norms
 from qkv.compiled import available, thread_pool
 from qkv.compiled.registers import ROUND
@@ -149,6 +148,8 @@ def _sums(
     groups = prod(leading) * -(-queries // _GROUP)
     time = _MICROSECONDS * prod(leading) * queries * keys * (width + value_width)
     arguments = sizes, kind, divided, mechanism.factor, *arrays
+    from qkv.algorithms.rowwise.distance_tiles_kernel import sums
+
     thread_pool.run_in_chunks(sums, np.float32, groups, time, arguments, scratch)
     return output, totals
 

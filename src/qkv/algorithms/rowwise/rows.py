@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from qkv.algorithms.rowwise import distances
 from qkv.algorithms.rowwise.distances import Distances, distance_operands
-from qkv.algorithms.rowwise.row_tiles import RowTiles
 from qkv.algorithms.tiled.stripes import SAVED
 from qkv.compiled import available
 from qkv.engine.algorithm import Algorithm, Result, Work
@@ -166,6 +165,8 @@ class _Rowwise(torch.autograd.Function):
         ctx.save_for_backward(*inputs, *visibility.tensors())
         ctx.set_materialize_grads(False)
         with borrow_workspace() as workspace:
+            from qkv.algorithms.rowwise.row_tiles import RowTiles
+
             return RowTiles(mechanism, tensors, visibility, workspace).forward()
 
     @staticmethod
@@ -179,6 +180,8 @@ class _Rowwise(torch.autograd.Function):
             )
         g_state = g_state if mechanism.state else None
         with without_autocast(inputs.query), borrow_workspace() as workspace:
+            from qkv.algorithms.rowwise.row_tiles import RowTiles
+
             tiles = RowTiles(mechanism, inputs, ctx.visibility, workspace)
             return (None, None, *tiles.backward(g_output, g_state, needs_grad), *(None,) * (SAVED - DIFFERENTIABLE))
 

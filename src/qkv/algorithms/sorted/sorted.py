@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.algorithms.sorted import prefix_sums, two_pointer
+from qkv.algorithms.sorted import prefix_sums
 from qkv.algorithms.sorted.prefix_sums import LineOperands
 from qkv.compiled import available
 from qkv.engine.algorithm import Algorithm, Result, Work
@@ -125,6 +125,8 @@ def _declines_far(problem: Problem, facts: Sorted) -> str | None:
 
 
 def _run_two_pointer(problem: Problem, call: Call, facts: Sorted) -> Result:
+    from qkv.algorithms.sorted import two_pointer
+
     return _finish(problem, call, facts.operands, two_pointer.run(problem, facts.operands))
 
 

@@ -2,15 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast, final
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, final
 
 import torch
 from torch import Tensor
 
-from qkv.decode.beam import Beam, Ranking, beam
 from qkv.decode.choices import Mean
-from qkv.decode.constraints import Constraining
-from qkv.decode.ensemble import Ensemble
 from qkv.decode.greedy import greedy
 from qkv.decode.protocol import Hypothesis, Stepper, as_beam_stepper, start_in
 from qkv.decode.sampling import Sampling, sample
@@ -22,6 +19,9 @@ from qkv.tasks.translate.limits import LengthLimit
 from qkv.tasks.translate.model import TranslationModel
 from qkv.tasks.translate.settings import DecodingSettings
 from qkv.values.checked import checked
+
+if TYPE_CHECKING:
+    from qkv.decode.beam import Beam
 
 
 @final
@@ -82,8 +82,10 @@ class Decoding(DecodingSettings):
             _ = self.search  # it refuses numbers out of range
 
     @property
-    def search(self) -> Beam:
+    def search(self) -> "Beam":
         """The settings of the beam search."""
+        from qkv.decode.beam import Beam, Ranking
+
         ranking = Ranking(self.length_penalty, self.normalization, self.coverage)
         return Beam(self.beam, self.n_best, ranking, self.stop)
 
@@ -135,6 +137,8 @@ def decode(
     model = as_stepper(models, how.mean, record_attention=how.coverage > 0)
     constrained = how.no_repeat_ngram is not None or any(prefixes)
     if constrained:
+        from qkv.decode.constraints import Constraining
+
         sink = never[0] if never else models[0].config.size
         model = Constraining(model, sink, how.no_repeat_ngram, forced=_filled(prefixes, source))
         never = (*never, sink)
@@ -147,6 +151,8 @@ def decode(
         return [list(row) for row in zip(*samples, strict=True)]
     if how.beam == 1:
         return [[best] for best in greedy(model, source, lengths, **settings)]
+
+    from qkv.decode.beam import beam
 
     def attended(state: Any) -> Tensor:
         return _attended(state.inner if constrained else state)
@@ -198,7 +204,11 @@ def as_stepper(models: Sequence[TranslationModel], mean: Mean, *, record_attenti
         ConfigError: a model without attention is to be watched.
     """
     steppers = [_as_recording(model) if record_attention else cast("Stepper[Any]", model) for model in models]
-    return steppers[0] if len(steppers) == 1 else Ensemble(tuple(steppers), mean)
+    if len(steppers) == 1:
+        return steppers[0]
+    from qkv.decode.ensemble import Ensemble
+
+    return Ensemble(tuple(steppers), mean)
 
 
 def _as_recording(model: TranslationModel) -> Stepper[Any]:

@@ -34,9 +34,9 @@ from qkv.tasks.translate.limits import STORED, LengthLimit
 from qkv.tasks.translate.model import TranslationConfig, TranslationModel, build_model
 from qkv.tasks.translate.settings import BleuSettings, TranslateEvaluation
 from qkv.values.checked import answering
-from qkv.view.alignment import Alignment
 
 if TYPE_CHECKING:
+    from qkv.view.alignment import Alignment
     from qkv.view.live import LiveModel
     from qkv.view.scene import Scene
 
@@ -80,8 +80,10 @@ class Translation:
     origins: tuple[int | None, ...] | None = None
 
     @property
-    def alignment(self) -> Alignment | None:
+    def alignment(self) -> "Alignment | None":
         """What each target token attended to."""
+        from qkv.view.alignment import Alignment
+
         return None if self.weights is None else Alignment(self.source_tokens, self.target_tokens, self.weights)
 
     def __repr__(self) -> str:

@@ -28,7 +28,7 @@ PORTABLE := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCT
 COMPUTED := $(addprefix tests/,algorithms compiled contract engine linalg masks normalizers scores introspect nn \
   models decode planner test_biases.py test_documents.py test_forward_mode.py test_functional.py test_tracing.py)
 
-.PHONY: demo test test-all test-portable test-processors test-arm64 test-hub hub-with coverage check fuzz results wheel \
+.PHONY: demo test test-all test-portable test-processors test-gpu test-arm64 test-hub hub-with coverage check fuzz results wheel \
   test-wheel release bench docs clean
 
 demo: $(USABLE)       ## learn to read dates, then show what the model attends to
@@ -50,6 +50,9 @@ test-portable: $(READY) ## what a processor decides, as on one without AVX-512: 
 	@if [ -e /proc/cpuinfo ] && ! grep -q avx512f /proc/cpuinfo; then \
 	  echo "This processor has no AVX-512: make test has run what this target would."; else \
 	  $(KERNELS) x86-64-v3 && $(PORTABLE) $(BIN)/pytest -n 2 --dist worksteal -m "not slow" $(COMPUTED); fi
+
+test-gpu: $(READY)    ## every mechanism and model on fake CUDA tensors, launches counted; needs a C++ compiler, no GPU
+	$(BIN)/python -m tests.devices
 
 test-arm64: $(READY)  ## some of every kind on 64-bit Arm, emulated, with the oldest PyTorch; as root on Debian, an hour
 	PYTHON=$(abspath $(BIN))/python bash tests/platforms/arm64.sh $(abspath $(ARM64))

@@ -134,7 +134,12 @@ def prepare_inputs(problem: Problem, call: Call) -> tuple[Mechanism, Inputs]:
     if isinstance(parameter, Tensor):
         parameter = full_rank(parameter[..., None, None], rank + 2)
     elif parameter is not None:
-        parameter = torch.tensor(parameter, dtype=torch.float64, device=query.device)
+        # Entmax reads its number, which stays on the host; a copy of any other one to a GPU would wait for it.
+        parameter = (
+            torch.tensor(parameter, dtype=torch.float64, device="cpu")
+            if name == "entmax"
+            else torch.full((), parameter, dtype=torch.float64, device=query.device)
+        )
     inputs = Inputs(
         query.expand(*leading, *query.shape[-2:]),
         full_rank(operands.key, rank + 2),

@@ -1,4 +1,4 @@
-"""Cut a problem into tiles of whole rows, small enough for the cache."""
+"""Cut a problem into tiles of whole rows: small enough for the cache, or on a GPU as large as its memory allows."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -14,6 +14,7 @@ from qkv.linalg.heap import Release
 from qkv.masks.base import Bounds
 from qkv.masks.lower import Visibility
 from qkv.shapes import Shape
+from qkv.values.execution import on_host
 
 
 class TileSize(NamedTuple):
@@ -32,6 +33,11 @@ class TileSize(NamedTuple):
 
 CACHED = TileSize(1 << 18, 32)
 """One MiB of float32, which stays in the cache."""
+RESIDENT = TileSize(1 << 23, 256)
+"""The size on a GPU, whose time is that of launches where tiles are small: 32 MiB of float32.
+
+About ten tensors of this size exist at a time.
+"""
 
 MAX_SCORES = 1 << 22
 """The most scores of a tile of more than one row."""
@@ -93,7 +99,9 @@ def _cut_leading(leading: Shape, count: int) -> list[list[slice]]:
 
 
 def _widest(visibility: Visibility, keys: int) -> int:
-    """Return the largest number of columns that any row may see."""
+    """Return the largest number of columns that any row may see, as far as it is known without waiting for a GPU."""
+    if not on_host(visibility.grid.device):
+        return keys
     first, last = visibility.bounds or (None, None)
     if first is None and last is None:
         return keys
@@ -117,8 +125,9 @@ class Tiling:
     def __init__(
         self, leading: Shape, queries: int, keys: int, visibility: Visibility, size: TileSize | None = None
     ) -> None:
-        size = CACHED if size is None else size
-        item_count = prod(leading) if size.all_items else 1
+        self.on_host = on_host(visibility.grid.device)
+        size = (CACHED if self.on_host else RESIDENT) if size is None else size
+        item_count = prod(leading) if size.all_items or not self.on_host else 1
         scores = max(1, size.scores // max(1, item_count))
         self.keys = keys
         self.visibility = visibility
@@ -130,7 +139,7 @@ class Tiling:
         height = _height(queries, keys, _widest(visibility, keys), scores, size.min_rows)
         # A range, not a list: a problem too large for memory must fail when its output is allocated, not here.
         self.starts, self.queries = range(0, queries, height), queries
-        count = item_count if size.all_items else max(1, scores // max(1, height * keys))
+        count = item_count if size.all_items else max(1, scores * item_count // max(1, height * keys))
         self.parts = _cut_leading(leading, max(1, count))
         self.items = list(product(*self.parts))
 
@@ -165,7 +174,7 @@ class Tiling:
                 continue
             if not self.items:
                 continue
-            columns = self._columns(*(None if x is None else _rows_of(x, rows) for x in self.bounds))
+            columns = self._columns(rows, *(None if x is None else _rows_of(x, rows) for x in self.bounds))
             mask = self._predicate(rows, columns)
             for items in self.items:
                 yield Tile(TileSlices(items, rows, columns), None, None, take(mask, items))
@@ -180,13 +189,16 @@ class Tiling:
 
     def _tile(self, items: tuple[slice, ...], rows: slice) -> Tile:
         first, last = (None if x is None else take(x, items, rows) for x in self.bounds)
-        slices = TileSlices(items, rows, self._columns(first, last))
+        slices = TileSlices(items, rows, self._columns(rows, first, last))
         return Tile(slices, first, last, None if self.dense is None else take(self.dense, items, rows, slices.columns))
 
-    def _columns(self, first: Tensor | None, last: Tensor | None) -> slice:
-        """Return the columns from the first to the last key that any of some rows may see."""
-        start = 0 if first is None else _ends(first)[0]
-        stop = self.keys if last is None else _ends(last)[1]
+    def _columns(self, rows: slice, first: Tensor | None, last: Tensor | None) -> slice:
+        """Return the columns from the first to the last key that any of some rows may see, or more on a GPU."""
+        if self.on_host:
+            start = 0 if first is None else _ends(first)[0]
+            stop = self.keys if last is None else _ends(last)[1]
+        else:
+            start, stop = self.visibility.reach(rows)
         if stop - start > WIDTHS:
             step = max(WIDTHS, 1 << (stop - start).bit_length() - 4)
             start, stop = start // step * step, min(-(-stop // step) * step, self.keys)
@@ -198,12 +210,18 @@ class Tiling:
     def visible(self, tile: Tile) -> Tensor | None:
         """Return bounds and mask of a tile as one mask; None where all is visible."""
         slices, first, last, mask = tile
-        latest = 0 if first is None else _ends(first)[1]
-        earliest = self.keys if last is None else _ends(last)[0]
-        if latest > slices.columns.start or earliest < slices.columns.stop:
+        if self._cut_by(first, last, slices.columns):
             inside = self._between(first, last, slices.columns)
             mask = inside if mask is None else mask & inside
         return mask
+
+    def _cut_by(self, first: Tensor | None, last: Tensor | None, columns: slice) -> bool:
+        """Return whether bounds may hide some of these columns from a row."""
+        if not self.on_host:
+            return first is not None or last is not None
+        latest = 0 if first is None else _ends(first)[1]
+        earliest = self.keys if last is None else _ends(last)[0]
+        return bool(latest > columns.start or earliest < columns.stop)
 
     def _between(self, first: Tensor | None, last: Tensor | None, columns: slice) -> Tensor:
         device = self.visibility.grid.device

@@ -14,6 +14,7 @@ from qkv.normalizers.dense import Sigmoid
 from qkv.normalizers.kinds import KNOWN
 from qkv.normalizers.sparse import Entmax, clamped_power
 from qkv.normalizers.steep import is_steep
+from qkv.values.execution import on_host
 from qkv.values.parameters import spread
 
 LARGEST = 1 << 24
@@ -69,7 +70,7 @@ def _piece(call: Call, kind: str, state: Tensor, rows: slice, columns: slice, by
     if by_rows:
         return complete_rows(call, rows)[..., columns].to(dtype)
     visible = call.visibility.tile(rows, columns)
-    if visible is not None and visible.numel() and bool(visible.all()):
+    if visible is not None and visible.numel() and on_host(visible.device) and bool(visible.all()):
         visible = None  # filling masked entries takes longer than the weights
     bias = bias_tile(call.bias, rows, columns)
     piece = call._replace(query=call.query[..., rows, :], key=call.key[..., columns, :], bias=bias)

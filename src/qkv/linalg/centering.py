@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from qkv.values.execution import on_host
+
 REACH = 2.0**24
 """The largest ‖q−c‖·‖k−c‖/h² for which a squared distance may be a difference of float64 products.
 
@@ -32,9 +34,10 @@ def center(query: Tensor, key: Tensor, scale: float | Tensor, steepness: float =
         steepness: by how much a kernel's slope in ‖q−k‖²/h² exceeds 1.
 
     Returns:
-        The center (..., 1, F) in float64; None if the products would not be exact enough, or the operands are float64.
+        The center (..., 1, F) in float64; None if the products would not be exact enough, or the operands are float64
+        or lie on a GPU.
     """
-    if query.dtype == torch.float64 or 0 in (*query.shape, *key.shape):
+    if query.dtype == torch.float64 or not on_host(query.device) or 0 in (*query.shape, *key.shape):
         return None
     median = median_key(key).double()
     max_norms = [(x.double() - median).square_().sum(-1).max() for x in (query, key)]

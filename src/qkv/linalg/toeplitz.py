@@ -2,6 +2,8 @@
 
 from torch import Tensor
 
+from qkv.values.execution import on_host
+
 ROWS = 128
 """How many rows of a matrix are skewed at a time: they stay in the cache, and skewing adds few columns."""
 
@@ -54,7 +56,7 @@ def diagonal_sums(matrix: Tensor) -> Tensor:
     *leading, rows, columns = matrix.shape
     if rows == 1:
         return matrix.squeeze(-2)
-    if rows <= ROWS:
+    if rows <= ROWS or not on_host(matrix.device):
         size = rows + columns - 1
         skewed = matrix.new_zeros(*leading, rows * size)
         inner = skewed[..., rows - 1 : rows * size - 1].view(*leading, rows, size - 1)

@@ -77,6 +77,13 @@ class Mask(ABC):
         """
         return None
 
+    def reach(self, grid: Grid, rows: slice) -> tuple[int, int]:
+        """Return the first key that any of some rows may see, and one past the last, as far as plain numbers tell.
+
+        Tensors are not read, so that nothing waits for a GPU: a mask that depends on them reaches every key.
+        """
+        return 0, grid.keys
+
     def inside(self, grid: Grid) -> "Iterable[tuple[Mask, Grid]]":
         """Return the masks that it consists of, each with the sizes of the matrix that it applies to.
 
@@ -306,6 +313,11 @@ class Both(Mask):
         if left is None or right is None:
             return None
         return Bounds(_meet(torch.maximum, left.first, right.first), _meet(torch.minimum, left.last, right.last))
+
+    def reach(self, grid: Grid, rows: slice) -> tuple[int, int]:
+        """Return the intersection of what both reach."""
+        left, right = self.left.reach(grid, rows), self.right.reach(grid, rows)
+        return max(left[0], right[0]), min(left[1], right[1])
 
 
 def _meet(choose: Callable[[Tensor, Tensor], Tensor], one: Tensor | None, other: Tensor | None) -> Tensor | None:

@@ -43,6 +43,7 @@ class Visibility:
         groups: (G, H/G) if the head dimension of results is split like this; `grid` keeps H.
         readable: whether the numbers of its tensors may be read, which takes no time on the CPU outside of tracing.
         fewest: the least number of keys that a row sees; None if it is not known.
+        source: the mask that was lowered, whose numbers say what it reaches where tensors are not read.
         memo: tensors that follow from the mask, which several steps of this one call read: made once.
     """
 
@@ -54,6 +55,7 @@ class Visibility:
     groups: tuple[int, int] | None = None
     readable: bool = False
     fewest: int | None = None
+    source: Mask | None = None
     memo: dict[str, Tensor | None] = field(default_factory=dict, repr=False)
 
     @property
@@ -76,6 +78,10 @@ class Visibility:
         pair = (groups, repeats)
         bounds = None if self.bounds is None else Bounds(*(_regrouped(x, 1, pair) for x in self.bounds))
         return replace(self, bounds=bounds, dense=_regrouped(self.dense, 2, pair), groups=pair, memo={})
+
+    def reach(self, rows: slice) -> tuple[int, int]:
+        """Return the first key that some rows may see at most, and one past the last, without reading a tensor."""
+        return (0, self.grid.keys) if self.source is None else self.source.reach(self.grid, rows)
 
     def tensors(self) -> list[Tensor]:
         """Return the tensors that must not change before a backward pass evaluates the mask again.
@@ -301,6 +307,7 @@ def lower(mask: Mask | None, grid: Grid, readable: bool = False) -> Visibility:
     if mask is None:
         return Visibility("all", grid)
     lowered = _lowered(mask, grid, readable)
+    lowered.source = mask
     # Nothing is hidden where there is no item or no head: no matrix is made of the lengths alone.
     return Visibility("all", grid) if not sizes_vary() and 0 in grid.leading else lowered
 

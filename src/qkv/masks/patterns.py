@@ -61,6 +61,11 @@ class Causal(Pattern):
         """Return everything up to the query's own position."""
         return Bounds(None, _clamp(_rows(grid) + _row(self._shift(grid), grid, "offset") + 1, grid))
 
+    def reach(self, grid: Grid, rows: slice) -> tuple[int, int]:
+        """Return every key up to the last query's own position."""
+        shift = self._shift(grid)
+        return (0, grid.keys) if isinstance(shift, Tensor) else (0, _within(rows.stop + shift, grid))
+
     def shifted(self, by: int) -> "Causal":
         """Add to the offset; aligned at the end, it counts from the last key in any case."""
         return self if self.align == "end" else Causal(_moved(self.offset, by))
@@ -170,6 +175,13 @@ class Window(Pattern):
             else _clamp(rows + _row(_moved(self.offset, self.right), grid, "offset") + 1, grid),
         )
 
+    def reach(self, grid: Grid, rows: slice) -> tuple[int, int]:
+        """Return the windows of the first and the last query."""
+        if isinstance(self.offset, Tensor):
+            return 0, grid.keys
+        start = 0 if self.left is None else _within(rows.start + self.offset - self.left, grid)
+        return start, grid.keys if self.right is None else _within(rows.stop + self.offset + self.right, grid)
+
     def shifted(self, by: int) -> "Window":
         """Add to the offset."""
         return replace(self, offset=_moved(self.offset, by))
@@ -191,10 +203,11 @@ class Documents(Pattern):
         return queries.index_select(-1, rows_Q1[:, 0])[..., :, None] == keys.index_select(-1, columns_K)[..., None, :]
 
     def bounds(self, grid: Grid) -> Bounds | None:
-        """Return the run of keys with the query's id, if each id forms one run; reads the values, so only eagerly."""
-        # Dynamo can trace the first of these conditions only.
+        """Return the run of keys with the query's id, if each id forms one run; reads values: eagerly, on the CPU."""
+        # Dynamo can trace the first of these conditions only. Reading numbers of a GPU would wait for it.
         hidden = (
             sizes_vary()
+            or not self.queries.is_cpu
             or torch._C._get_tracing_state() is not None
             or torch._C._functorch.is_functorch_wrapped_tensor(self.queries)
         )
@@ -239,6 +252,10 @@ def _aligned_ids(ids: Tensor, count: int, grid: Grid, argument: str) -> Tensor:
         )
     lead = ids.shape[:-1]
     return ids.reshape(*lead, *(1,) * (len(grid.leading) - len(lead)), count) if lead else ids
+
+
+def _within(position: int, grid: Grid) -> int:
+    return max(0, min(position, grid.keys))
 
 
 def _rows(grid: Grid) -> Tensor:

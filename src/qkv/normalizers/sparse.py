@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qkv.normalizers import steep
 from qkv.normalizers.base import Normalizer, empty_rows, hide, state_scores
-from qkv.values.execution import readable
+from qkv.values.execution import on_host, readable
 from qkv.values.mapped import by_sample
 from qkv.values.parameters import Parameter, above, spread
 from qkv.values.pytree import value
@@ -191,7 +191,9 @@ def projection(z: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
     """
     # A score 1/(α−1) below the largest has weight 0, and so has a masked one of -inf.
     x = (z if alpha == 2 else z * (alpha - 1)).clamp(min=-2)
-    t = torch.relu(x - (_root_by_sort(x, alpha) if x.numel() <= _FEW else _root_by_newton(x, alpha)))
+    # Newton's method reads after each step whether it has converged.
+    root = _root_by_sort if x.numel() <= _FEW or not on_host(x.device) else _root_by_newton
+    t = torch.relu(x - root(x, alpha))
     return (t, (t > 0).to(t.dtype)) if alpha == 2 else (t * t, t)
 
 

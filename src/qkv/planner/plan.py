@@ -19,7 +19,7 @@ from qkv.planner.costs import times
 from qkv.planner.registry import ALGORITHMS, BACKENDS, algorithms_of
 from qkv.scores.base import without_autocast
 from qkv.shapes import show
-from qkv.values.execution import traced
+from qkv.values.execution import on_host, traced
 
 QUADRATIC_LIMIT = 1 << 18
 """The most (query, key) pairs per head for which `auto` may hold a full matrix: 512 × 512.
@@ -306,6 +306,10 @@ def _best_first(serving: Sequence[Algorithm], problem: Problem) -> list[Algorith
     """Order algorithms by their largest regret over the processors whose coefficients may apply."""
     if len(serving) < 2:
         return list(serving)
+    if not on_host(torch.device(problem.device)) and any(algorithm.preferred for algorithm in serving):
+        # What was measured on processors tells nothing of a GPU, for which PyTorch's own kernels were written.
+        others = [algorithm for algorithm in serving if not algorithm.preferred]
+        return [*(algorithm for algorithm in serving if algorithm.preferred), *_best_first(others, problem)]
     if problem.mode == "compiled":
         return _best_of_symbols(serving, problem)
     predicted = [times(problem, algorithm) for algorithm in serving]

@@ -10,14 +10,14 @@ from qkv.algorithms.rowwise.short import SHORT, SHORT_PRODUCTS
 from qkv.algorithms.sdpa.few_queries import FEW_QUERIES
 from qkv.algorithms.sdpa.flash import FLASH
 from qkv.algorithms.sdpa.flex import FLEX
-from qkv.algorithms.sdpa.softmax_sink import SINK
+from qkv.algorithms.sdpa.softmax_sink import SINK, SINK_KEY
 from qkv.algorithms.sorted.sorted import PREFIX_SUMS, TWO_POINTER
 from qkv.algorithms.tiled.blocked import BLOCKED, TRACED, TRACED_USER_SCORES, USER_SCORES
 from qkv.algorithms.tiled.lookup import LOOKUP
 from qkv.engine.algorithm import Algorithm
 
 ALGORITHMS: tuple[Algorithm, ...] = (
-    *(REFERENCE, FLASH, SINK, SHORT_PRODUCTS, FEW_QUERIES, FLEX, LINEAR, LOOKUP),
+    *(REFERENCE, FLASH, SINK, SINK_KEY, SHORT_PRODUCTS, FEW_QUERIES, FLEX, LINEAR, LOOKUP),
     *(TWO_POINTER, PREFIX_SUMS, FACTORED, DIRECT),
     *(SHORT, AUGMENTED_DOT, DISTANCE_TILES, ROWS, DISTANCE_ROWS),
     *(BLOCKED, TRACED, USER_SCORES, TRACED_USER_SCORES),

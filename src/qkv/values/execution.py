@@ -116,6 +116,19 @@ def readable(tensor: Tensor) -> bool:
     return tensor.is_cpu and has_numbers(tensor)
 
 
+def on_host(device: torch.device) -> bool:
+    """Return whether numbers of a device lie in the processor's own memory.
+
+    To read one of a GPU, the processor waits for all that it has launched there; and a GPU takes as long for a launch
+    of a few thousand numbers as for one of millions. So on a GPU no branch depends on numbers, and tiles are large.
+
+    Example:
+        >>> on_host(torch.device("cpu")), on_host(torch.device("cuda"))
+        (True, False)
+    """
+    return device.type == "cpu"
+
+
 def has_numbers(tensor: Tensor) -> bool:
     """Return whether a tensor has numbers that Python can read: outside tracing and transformations, and not on `meta`.
 

@@ -18,11 +18,16 @@ from qkv.engine.problem import Call, Problem, hiding
 from qkv.engine.work import memory_traffic
 from qkv.masks.lower import Visibility
 from qkv.scores.pointwise import Linear
+from qkv.values.execution import on_host
 
 DENSE_LIMIT = 1 << 22
 """The largest mask or position bias, in numbers over all batch items, that may be materialized as a matrix."""
 BIAS_LIMIT = 1 << 18
 """The most pairs per head for which a position bias may be: 512 × 512. From there on tiles are as fast."""
+RESIDENT_LIMIT = 1 << 26
+"""The most numbers of either on a GPU, where a tile takes a dozen launches: 256 MiB of float32."""
+ALIGNMENT = 8
+"""The kernels of a GPU take widths that are multiples of it; PyTorch computes others with a full matrix."""
 
 
 def refuses(problem: Problem) -> str | None:
@@ -42,20 +47,27 @@ def refuses_mechanism(problem: Problem) -> str | None:
         (not isinstance(problem.pointwise, Linear), f"the scores are {problem.pointwise}, not plain products"),
         (problem.normalizer != "softmax", f"the normalizer is {problem.normalizer}, not softmax"),
         (problem.dropout, "the fused CPU kernel has no dropout"),
+        (
+            problem.device == "cuda" and problem.dtype == torch.float64,
+            "PyTorch's fused kernels for a GPU do not compute float64",
+        ),
         (problem.empty, "an axis is empty"),
     )
     return next((reason for holds, reason in reasons if holds), None)
 
 
 def _refuses_call(problem: Problem) -> str | None:
-    if problem.bias.endswith(("learned", "closure")):
+    by_autograd = problem.bias == "learned" and not on_host(torch.device(problem.device))
+    if problem.bias.endswith(("learned", "closure")) and not by_autograd:
         return "the fused kernel gives a bias no gradient"
     if problem.state and (not _calls_kernel(problem) or problem.gradient):
         return "the row state is available from the CPU kernel only, and has no gradient"
-    if problem.positional and problem.queries * problem.keys > BIAS_LIMIT:
+    here = on_host(torch.device(problem.device))
+    if here and problem.positional and problem.queries * problem.keys > BIAS_LIMIT:
         return f"a position bias would be materialized as a matrix of more than {BIAS_LIMIT} pairs"
-    if _written_out(problem) > DENSE_LIMIT:
-        return f"the mask would be materialized as a matrix of more than {DENSE_LIMIT} numbers"
+    limit = DENSE_LIMIT if here else RESIDENT_LIMIT
+    if _written_out(problem) > limit:
+        return f"the mask would be materialized as a matrix of more than {limit} numbers"
     if problem.mode == "compiled" and _adds_mask(problem):
         # The kernel adds a mask as −inf. NaN or +inf behind it is found in the result, which a graph cannot read.
         return "under torch.compile nothing checks what a masked NaN or infinity does to the kernel's result"
@@ -183,7 +195,8 @@ class KernelInputs(NamedTuple):
 
 def kernel_inputs(problem: Problem, call: Call, products: Products) -> KernelInputs:
     """Reshape inputs to (batch, heads, length, width) and pad to one width, as PyTorch's kernel requires."""
-    (query, key, value), leading = _one_width(products), problem.leading
+    alignment = ALIGNMENT if problem.device == "cuda" else 1
+    (query, key, value), leading = _one_width(products, alignment), problem.leading
     mask, causal = _mask(problem, call, query.dtype)
     by_heads = by_head(query, leading), by_head(key, leading), by_head(value, leading)
     return KernelInputs(*by_heads, mask, causal, products.scale)
@@ -202,19 +215,34 @@ def attend(problem: Problem, call: Call, products: Products, backend: str) -> Re
     """
     inputs = kernel_inputs(problem, call, products)
     if not _calls_kernel(problem):
-        query, key, value = (contiguous_last_dim(x) for x in inputs[:3])
-        output = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=inputs.mask, is_causal=inputs.causal, scale=inputs.scale
-        )
-        # The result is not checked on this path: the kernel may have treated a row of NaN scores as an empty one.
-        output = output.masked_fill(_without_finite_scores(problem, inputs), torch.nan)
-        return finish(problem, call, output, None)
+        return finish(problem, call, by_pytorch(problem, inputs), None)
     output, lse = flash_operators.forward(*inputs)
     if not trusted(problem, call, inputs, lse):
         return None
     if problem.gradient:
         differentiate_by_tiles(output)
     return finish(problem, call, output, lse)
+
+
+def by_pytorch(problem: Problem, inputs: KernelInputs, sink: Tensor | None = None) -> Tensor:
+    """Return the output (B, H, Q, F) by `scaled_dot_product_attention`, which chooses the kernel.
+
+    Args:
+        problem: the problem.
+        inputs: its tensors.
+        sink: a first key and its value, (B, H, 1, F) each, that every row sees besides; None for none.
+    """
+    query, key, value, mask, causal, scale = inputs
+    if sink is not None:
+        key, value = torch.cat([sink, key], -2), F.pad(value, (0, 0, 1, 0))
+        mask = None if mask is None else F.pad(mask, (1, 0), value=mask.dtype == torch.bool)
+        # A causal mask gives each query one more key than the query before it: a query before all sees the sink alone.
+        query = F.pad(query, (0, 0, 1, 0)) if causal else query
+    query, key, value = (contiguous_last_dim(x) for x in (query, key, value))
+    output = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal, scale=scale)
+    output = output[..., 1:, :] if sink is not None and causal else output
+    # The result is not checked on this path: the kernel may have treated a row of NaN scores as an empty one.
+    return output.masked_fill(_without_finite_scores(problem, inputs), torch.nan)
 
 
 def trusted(problem: Problem, call: Call, inputs: KernelInputs, lse: Tensor) -> bool:
@@ -246,7 +274,11 @@ def _without_finite_scores(problem: Problem, inputs: KernelInputs) -> Tensor:
     # This import takes half a second, but tracing has already loaded the module.
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-    rows = inputs.query.isfinite().all(-1, keepdim=True).logical_not()
+    if problem.mode == "eager":
+        # NaN for infinity too: half the launches of the line below, which other programs can translate.
+        rows = (inputs.query.detach() * 0).sum(-1, keepdim=True) != 0
+    else:
+        rows = inputs.query.isfinite().all(-1, keepdim=True).logical_not()
     if inputs.mask is None and statically_known_true(problem.keys >= flash_operators.REGISTER):
         return rows  # the kernel reports NaN among so many keys itself
     lost_K = inputs.key.isfinite().all(-1).logical_not()
@@ -290,14 +322,11 @@ def _gradients_with_graph(
     return (*with_graph, *(None,) * (len(gradients) - len(with_graph)))
 
 
-def _one_width(products: Products) -> tuple[Tensor, Tensor, Tensor]:
-    """Pad the narrower of the two widths with zeros, as PyTorch's kernel requires; zeros change no product."""
+def _one_width(products: Products, alignment: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Pad both widths with zeros to one that PyTorch's kernel takes; zeros change no product."""
     query, key, value, _ = products
-    missing = query.shape[-1] - value.shape[-1]
-    if missing > 0:
-        return query, key, F.pad(value, (0, missing))
-    if missing < 0:
-        return F.pad(query, (0, -missing)), F.pad(key, (0, -missing)), value
+    width = -(-max(query.shape[-1], value.shape[-1]) // alignment) * alignment
+    query, key, value = (x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1])) for x in (query, key, value))
     return query, key, value
 
 

@@ -99,4 +99,4 @@ def _rows(bound: Tensor, problem: Problem) -> Tensor:
     return bound.expand(*problem.leading, problem.queries).reshape(-1, heads, problem.queries)
 
 
-FLEX = Algorithm("sdpa.flex", "flex", "PyTorch's flex attention, compiled", refuses, work, run)
+FLEX = Algorithm("sdpa.flex", "flex", "PyTorch's flex attention, compiled", refuses, work, run, preferred=True)

@@ -1,27 +1,61 @@
-"""A softmax with a sink by PyTorch's fused kernel, forward and backward, without a column of scores for the sink.
+"""A softmax with a sink by PyTorch's fused kernels, forward and backward.
 
-With ℓ = log Σ_j e^{s_j} of a row and ℓ' = log(e^ℓ + e^sink), the weights are w_j = e^{s_j − ℓ'}: those of a softmax
-without the sink, times e^{ℓ − ℓ'}, and so is the output. The kernel's backward pass recomputes the weights from scores
-and row state, and returns w_j(g·v_j − g·out) as the gradient of s_j. Given ℓ' and the rescaled output, these are the
-gradients with the sink. The gradient of the sink is −w_sink (g·out), summed over rows.
+On a GPU the sink is a first key that every row sees: its value is 0, and one more feature, which is 1 in every query
+and 0 in every other key, makes its score. PyTorch chooses the kernel and differentiates it.
+
+On the CPU no score is computed for the sink. With ℓ = log Σ_j e^{s_j} of a row and ℓ' = log(e^ℓ + e^sink), the weights
+are w_j = e^{s_j − ℓ'}: those of a softmax without the sink, times e^{ℓ − ℓ'}, and so is the output. The kernel's
+backward pass recomputes the weights from scores and row state, and returns w_j(g·v_j − g·out) as the gradient of s_j.
+Given ℓ' and the rescaled output, these are the gradients with the sink. The gradient of the sink is −w_sink (g·out),
+summed over rows.
 """
 
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from qkv.algorithms.sdpa import flash, flash_operators, row_state
-from qkv.algorithms.sdpa.operands import products_of
+from qkv.algorithms.sdpa.operands import Products, by_head, products_of
 from qkv.algorithms.tiled import blocked
 from qkv.engine.algorithm import Algorithm, Facts, Result
 from qkv.engine.autograd import differentiable_by
 from qkv.engine.derivatives import Terms, causal_bounds, differentiable_gradients, visibility_of
 from qkv.engine.mechanism import Mechanism, full_rank
+from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
 from qkv.normalizers.dense import Softmax
 from qkv.scores.pointwise import Linear
 from qkv.values.parameters import finite, logaddexp, spread
+
+LARGEST = 1e30
+"""The largest sink as a score: fused kernels multiply scores by log₂e."""
+
+
+def refuses_key(problem: Problem) -> str | None:
+    """Return why a sink cannot be a key, or None. Half precision would round it."""
+    if not problem.sink:
+        return "the softmax has no sink"
+    if problem.device != "cuda" or problem.dtype != torch.float32:
+        return "a sink is a key in float32 on a GPU alone"
+    return flash.refuses(problem._replace(sink=False))
+
+
+def run_with_key(problem: Problem, call: Call, facts: Facts = None) -> Result:
+    """Attend to the sink as to one more key."""
+    assert isinstance(call.normalizer, Softmax)
+    sink = call.normalizer.sink
+    assert sink is not None
+    call = call._replace(bias=call.bias.tile()) if isinstance(call.bias, PositionBias) else call
+    query, key, value, scale = products_of(call)
+    width = query.shape[-1]
+    products = Products(F.pad(query * scale, (0, 1), value=1.0), F.pad(key, (0, 1)), value, 1.0)
+    inputs = flash.kernel_inputs(problem, call, products)
+    score = sink.to(query.dtype) if isinstance(sink, Tensor) else query.new_full((), sink)
+    sinks = by_head(score.clamp(-LARGEST, LARGEST)[..., None, None], problem.leading)
+    row = F.pad(sinks, (width, inputs.key.shape[-1] - width - 1)).expand(*inputs.key.shape[:2], -1, -1)
+    return flash.finish(problem, call, flash.by_pytorch(problem, inputs, row), None)
 
 
 def refuses(problem: Problem) -> str | None:
@@ -156,4 +190,13 @@ SINK = Algorithm(
     flash.work,
     run,
     row_state=lambda problem: row_state.EXPLANATION if row_state.is_rounded(problem) else None,
+)
+SINK_KEY = Algorithm(
+    "sdpa.sink_key",
+    "sdpa",
+    "PyTorch's fused kernel, with the sink as a key",
+    refuses_key,
+    flash.work,
+    run_with_key,
+    preferred=True,
 )

@@ -12,9 +12,12 @@ from torch import Tensor
 
 from qkv.linalg.centering import NEARBY
 from qkv.linalg.matmul import batched
+from qkv.values.execution import on_host
 
 INNER = 1 << 18
 """The most hidden features of a chunk: one MiB of float32, which stays in the cache."""
+INNER_RESIDENT = 1 << 26
+"""The same on a GPU, whose time is that of launches where chunks are small: 256 MiB of float32."""
 
 FEW_QUERIES = 32
 """Below this many queries a median of the keys takes longer than subtracting every key from every query."""
@@ -71,9 +74,10 @@ def _relu_sum_backward(operands: CoreInputs, g: Tensor) -> CoreGradients:
 
 
 def _chunks(operands: CoreInputs) -> Iterator[slice]:
-    """Divide the columns into chunks whose hidden features fit the cache."""
+    """Divide the columns into chunks whose hidden features fit the cache, or a part of a GPU's memory."""
     columns = operands.key.shape[-2]
-    step = max(1, INNER // max(operands.query.numel(), 1))
+    inner = INNER if on_host(operands.query.device) else INNER_RESIDENT
+    step = max(1, inner // max(operands.query.numel(), 1))
     return (slice(start, min(start + step, columns)) for start in range(0, columns, step))
 
 

@@ -22,6 +22,7 @@ from qkv.linalg.matmul import batched, contiguous_rows
 from qkv.linalg.toeplitz import diagonal_sums, toeplitz, window
 from qkv.masks.lower import Visibility
 from qkv.scores.pointwise import GaussianShape, Softcap, rooted, steepness
+from qkv.values.execution import on_host
 
 SAVED = len(Inputs._fields)
 """How many of an autograd function's saved tensors are inputs; those of the mask follow."""
@@ -51,7 +52,7 @@ class Stripes:
             key=contiguous_rows(self.inputs.key), value=contiguous_rows(self.inputs.value)
         )
         self.queries, self.keys = inputs.query.shape[-2], inputs.key.shape[-2]
-        size = None if bias_tiles is None else position_tiles.SIZE
+        size = None if bias_tiles is None or not on_host(inputs.query.device) else position_tiles.SIZE
         self.tiling = Tiling(mechanism.leading, self.queries, self.keys, visibility, size)
         self.core, self.rule = CORES[mechanism.core], RULES[mechanism.normalizer]
         scale, slope = _factor(self.inputs.scale, mechanism.factor), steepness(mechanism.pointwise)

@@ -21,9 +21,12 @@ from qkv.linalg.heap import Release
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Hard
 from qkv.scores.base import equation
+from qkv.values.execution import on_host
 
 MAX_ELEMENTS = 1 << 24
 """The most elements of a tile if the function stores a query and a key for each pair: 64 MiB of float32."""
+MAX_RESIDENT = 1 << 28
+"""The same on a GPU, whose time is that of launches where tiles are small: 1 GiB of float32."""
 ROWS = 64
 """How many rows a stripe has under tracing and transformations."""
 
@@ -32,7 +35,8 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     """Evaluate the equation on each tile, and concatenate the results."""
     rank = len(problem.leading)
     width = call.query.shape[-1] + call.key.shape[-1] + problem.value_width
-    size = TileSize(max(1, MAX_ELEMENTS // max(1, width)), 1, all_items=True)
+    elements = MAX_ELEMENTS if on_host(call.query.device) else MAX_RESIDENT
+    size = TileSize(max(1, elements // max(1, width)), 1, all_items=True)
     tiling = Tiling(problem.leading, problem.queries, problem.keys, call.visibility, size)
     call = call._replace(
         query=call.query.expand(*problem.leading, *call.query.shape[-2:]),

@@ -1,13 +1,12 @@
 """Muon: matrices are updated by their orthogonalized momentum, everything else by AdamW."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
-from torch.optim.adamw import adamw
+from torch.optim import AdamW
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the polynomial of a Newton-Schulz iteration."""
@@ -17,7 +16,7 @@ _SCALE = 0.2
 
 
 @final
-class Muon(Optimizer):
+class Muon(AdamW):
     """Muon for matrices and AdamW for the rest, with one learning rate.
 
     An orthogonalized step is scaled to the size of an AdamW step, so that the same learning rates work for both. On
@@ -53,22 +52,21 @@ class Muon(Optimizer):
         eps: float = 1e-9,
         momentum: float = 0.95,
     ) -> None:
-        groups = [{**matrices, "orthogonal": True}, *({**group, "orthogonal": False} for group in others)]
-        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "momentum": momentum})
+        groups = [{**matrices, "momentum": momentum}, *map(dict, others)]
+        super().__init__(groups, lr=lr, betas=betas, eps=eps, fused=True)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update all parameters that have a gradient."""
-        for group in self.param_groups:
-            trained = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if group["orthogonal"]:
-                self._orthogonal(trained, group)
-            elif trained:
-                self._adamw(trained, group)
+        groups = self.param_groups
+        self._step_matrices(groups[0])
+        self.param_groups = groups[1:]
+        super().step()
+        self.param_groups = groups
 
-    def _orthogonal(self, trained: Sequence[nn.Parameter], group: Mapping[str, Any]) -> None:
+    def _step_matrices(self, group: Mapping[str, Any]) -> None:
         shapes: dict[torch.Size, list[nn.Parameter]] = {}
-        for parameter in trained:
+        for parameter in (parameter for parameter in group["params"] if parameter.grad is not None):
             shapes.setdefault(parameter.shape, []).append(parameter)
         for shape, same_shape in shapes.items():
             steps = orthogonalized(
@@ -86,29 +84,6 @@ class Muon(Optimizer):
             state["momentum"] = torch.zeros_like(parameter)
         mean: Tensor = state["momentum"].lerp_(parameter.grad, 1 - rate)
         return parameter.grad.lerp(mean, rate)
-
-    def _adamw(self, trained: Sequence[nn.Parameter], group: Mapping[str, Any]) -> None:
-        for parameter in trained:
-            if not self.state[parameter]:
-                state = {"exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
-                self.state[parameter] = {"step": torch.zeros((), device=parameter.device), **state}
-        states = [self.state[parameter] for parameter in trained]
-        adamw(
-            list(trained),
-            [parameter.grad for parameter in trained if parameter.grad is not None],
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
-            [],
-            [state["step"] for state in states],
-            fused=True,
-            amsgrad=False,
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            lr=group["lr"],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            maximize=False,
-        )
 
 
 def orthogonalized(matrices: Tensor) -> Tensor:

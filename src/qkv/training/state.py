@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, final
+from types import MappingProxyType
+from typing import Any, Literal, TypeVar, final, get_args, get_type_hints
 
 from qkv.checkpoint.contents import figure_from_json_value, figure_to_json_value
 from qkv.checkpoint.json_values import JsonValue
@@ -15,6 +16,8 @@ Sums = Literal["sequence", "tree"]
 _WHERE = "trainer.json"
 _STORED = {"position": "place"}
 """Names of fields in checkpoints, where they differ."""
+_OLDER: Mapping[str, JsonValue] = MappingProxyType({"sums": "sequence", "arithmetic": "", "ties": []})
+"""What checkpoints of older versions lack."""
 
 
 @final
@@ -126,25 +129,20 @@ def read_state(entries: Mapping[str, JsonValue]) -> State:
         >>> read_state(State(step=7).to_json_value("")) == State(step=7)
         True
     """
-    integers = ("step", "epoch", "position", "tokens", "validated", "waited", "best_step", "window_count", "threads")
+    entries = {**_OLDER, **entries}
     values: dict[str, Any] = {}
-    for name in integers:
-        stored = _STORED.get(name, name)
-        value = values[name] = _field(entries, stored, int)
-        if not 0 <= value <= 2**53:
+    for name, kind in get_type_hints(State).items():
+        if name == "ranked":
+            continue
+        stored, choices = _STORED.get(name, name), get_args(kind)
+        value = values[name] = _field(entries, stored, str if choices else kind)
+        if choices and value not in choices:
+            raise _damaged(stored, " or ".join(choices), value)
+        if kind is int and not 0 <= value <= 2**53:
             raise _damaged(stored, "an integer of at least 0", value)
-    precision = _field(entries, "precision", str)
-    if precision not in {"float32", "bfloat16"}:
-        raise _damaged("precision", "float32 or bfloat16", precision)
-    sums = _field({"sums": "sequence", **entries}, "sums", str)
-    if sums not in {"sequence", "tree"}:
-        raise _damaged("sums", "sequence or tree", sums)
-    arithmetic = _field({"arithmetic": "", **entries}, "arithmetic", str)
-    loss = _field(entries, "window_loss", float)
     best = [] if entries.get("best") is None else [entries["best"]]
-    ties = _field({"ties": [], **entries}, "ties", list)
-    ranked = tuple(figure_from_json_value(entry, f"{_WHERE}: best") for entry in (*best, *ties))
-    values |= {"ranked": ranked, "window_loss": loss, "precision": precision, "arithmetic": arithmetic, "sums": sums}
+    figures = [*best, *_field(entries, "ties", list)]
+    values["ranked"] = tuple(figure_from_json_value(figure, f"{_WHERE}: best") for figure in figures)
     return State(**values)
 
 

@@ -10,7 +10,7 @@ import qkv
 from qkv.checkpoint.folder import load
 from qkv.checkpoint.rotation import latest_complete
 from qkv.errors import CheckpointError, ConfigError
-from qkv.tasks.evaluation import evaluate
+from qkv.tasks.evaluation import score
 from qkv.tasks.load import load as load_any
 from qkv.tasks.members import members_of, write_members
 from qkv.tasks.run import train_run
@@ -104,7 +104,7 @@ def test_the_folder_opens_as_an_ensemble_of_both_directions(folder: Path, data: 
     assert translator.translate(["fed"], beam=3) == Translator.load([folder / name for name in NAMES]).translate(
         ["fed"], beam=3
     )
-    figures = {figure.name: figure.value for figure in evaluate(folder, TranslateEvaluation(data=data, beam=3))}
+    figures = {figure.name: figure.value for figure in score(folder, TranslateEvaluation(data=data, beam=3)).figures}
     assert figures["word_error_rate"] < 200
     assert all(text[-1] == "x" for text in translator.translate(["abc", "fed"], beam=3))
     assert qkv.load(folder).translate(["abc"]) == translator.translate(["abc"])

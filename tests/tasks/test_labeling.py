@@ -14,7 +14,7 @@ from qkv.tasks.classify.objective import judge_labels, predict
 from qkv.tasks.classify.predict import Classifier
 from qkv.tasks.classify.recipe import RECIPE as CLASSIFY
 from qkv.tasks.classify.settings import ClassifyEvaluation, ClassifyFiles
-from qkv.tasks.evaluation import evaluate
+from qkv.tasks.evaluation import score
 from qkv.tasks.load import load
 from qkv.tasks.run import train_run
 from qkv.tasks.settings import TokenizerSettings
@@ -73,7 +73,7 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_classifier_learns_which_words_decide(classifier: Path, tmp_path: Path) -> None:
-    figures = evaluate(classifier, ClassifyEvaluation(data=_films(tmp_path / "unseen.tsv", seed=1)))
+    figures = score(classifier, ClassifyEvaluation(data=_films(tmp_path / "unseen.tsv", seed=1))).figures
     assert {figure.name: figure.value for figure in figures} == {"accuracy": 100.0, "macro_f1": 100.0}
     (found,) = Classifier.load(classifier).classify_fully(["the film , a lovely story"], attention=True)
     assert found.label == "good"
@@ -101,7 +101,9 @@ def test_tagging_has_no_wide_part() -> None:
 
 
 def test_a_tagger_learns_from_neighbors(tagger: Path, tmp_path: Path) -> None:
-    figures = evaluate(tagger, TagEvaluation(data=_numbers(tmp_path / "unseen.conll", seed=1), out=tmp_path / "out"))
+    figures = score(
+        tagger, TagEvaluation(data=_numbers(tmp_path / "unseen.conll", seed=1), out=tmp_path / "out")
+    ).figures
     assert [figure.name for figure in figures] == ["span_f1", "accuracy", "macro_f1"]
     assert figures[1].value > 95
     written = (tmp_path / "out").read_text().splitlines()
@@ -113,7 +115,7 @@ def test_what_is_written_can_be_trained_on_whatever_the_order_of_the_file(classi
     lines = [line.split("\t") for line in _films(tmp_path / "films.tsv", seed=1).read_text().splitlines()]
     data = tmp_path / "exchanged.tsv"
     data.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for label, text in lines))
-    evaluate(classifier, ClassifyEvaluation(data=data, out=tmp_path / "out.tsv"))
+    score(classifier, ClassifyEvaluation(data=data, out=tmp_path / "out.tsv"))
     assert [item.words for item in read_texts(tmp_path / "out.tsv")] == [(text,) for _, text in lines]
 
 

@@ -13,7 +13,7 @@ from qkv.checkpoint.folder import load as load_checkpoint
 from qkv.checkpoint.rotation import mark_best
 from qkv.errors import CheckpointError, ConfigError, DataError
 from qkv.recording.recorder import record
-from qkv.tasks.evaluation import evaluate
+from qkv.tasks.evaluation import score
 from qkv.tasks.load import load
 from qkv.tasks.origin import open_origin
 from qkv.tasks.point.data import read_lines
@@ -76,7 +76,7 @@ def spans(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_largest_number_is_found_whatever_its_scale(largest: Path, tmp_path: Path) -> None:
     figures = {
         figure.name: figure.value
-        for figure in evaluate(largest, PointEvaluation(data=_numbers(tmp_path / "u.tsv", seed=1)))
+        for figure in score(largest, PointEvaluation(data=_numbers(tmp_path / "u.tsv", seed=1))).figures
     }
     assert figures["exact"] > 90
     assert load(largest).point(["10,1 900,2 30,3", ""]) == [(2,), ()]
@@ -84,7 +84,7 @@ def test_the_largest_number_is_found_whatever_its_scale(largest: Path, tmp_path:
 
 def test_spans_of_words_are_found(spans: Path, tmp_path: Path) -> None:
     unseen, out = _words(tmp_path / "u.tsv", seed=1), tmp_path / "out"
-    figures = evaluate(spans, PointEvaluation(data=unseen, out=out))
+    figures = score(spans, PointEvaluation(data=unseen, out=out)).figures
     assert [figure.name for figure in figures] == ["positions", "exact"]
     assert figures[1].value > 80
     truth = [line.split("\t")[1] for line in unseen.read_text().splitlines()]
@@ -189,7 +189,7 @@ def test_elements_of_another_width_are_named(largest: Path, tmp_path: Path) -> N
         load(largest).point(["1,2", "5"])
     (tmp_path / "x.tsv").write_text("5\t1\n")
     with pytest.raises(DataError, match=r"x\.tsv:1: expected a vector of 2 numbers"):
-        evaluate(largest, PointEvaluation(data=tmp_path / "x.tsv"))
+        score(largest, PointEvaluation(data=tmp_path / "x.tsv"))
 
 
 def test_settings_go_around() -> None:

@@ -12,7 +12,7 @@ from qkv.checkpoint.rotation import locate
 from qkv.data.table import parse_table
 from qkv.errors import CheckpointError, ConfigError, DataError
 from qkv.models.regression import KernelRegression
-from qkv.tasks.evaluation import evaluate
+from qkv.tasks.evaluation import score
 from qkv.tasks.load import load
 from qkv.tasks.regress.model import judge_regression
 from qkv.tasks.regress.picture import save_picture
@@ -130,7 +130,7 @@ def test_a_table_is_scored_with_or_without_names(rents: tuple[Path, np.ndarray],
     rows = "".join(f"{c!r};{b!r};{a!r}\n" for a, b, c in numbers[:9].tolist())
     named.write_text("rent;area;age\n" + rows)
     bare.write_text("".join(f"{a!r},{b!r},{c!r}\n" for a, b, c in numbers[:9].tolist()))
-    figures = [evaluate(run, RegressEvaluation(data=path, out=out)) for path in (named, bare)]
+    figures = [score(run, RegressEvaluation(data=path, out=out)).figures for path in (named, bare)]
     assert figures[0] == figures[1]
     np.testing.assert_allclose([float(line) for line in out.read_text().split()], load(run).predict(numbers[:9, :2]))
 
@@ -240,10 +240,10 @@ def test_points_without_a_prediction_are_left_out_of_the_figures_and_counted(tmp
     figures = {figure.name: figure for figure in outcome.figures}
     assert figures["rmse"].signature == "leave-one-out, 40 of 41 points"
     assert 0 < figures["rmse"].value < 1
-    (scored, *_), text = evaluate(tmp_path / "run", RegressEvaluation(data=path)), path.read_text()
+    (scored, *_), text = score(tmp_path / "run", RegressEvaluation(data=path)).figures, path.read_text()
     assert np.isfinite(scored.value)
     path.write_text(text + "500,3,7\n")
-    assert evaluate(tmp_path / "run", RegressEvaluation(data=path))[0].signature == "41 of 42 points"
+    assert score(tmp_path / "run", RegressEvaluation(data=path)).figures[0].signature == "41 of 42 points"
 
 
 @pytest.mark.parametrize("truth", [[5.0], [0.1] * 7])

@@ -13,7 +13,7 @@ from qkv.data.marked_pieces import joined_words
 from qkv.errors import CheckpointError, ConfigError, DataError
 from qkv.metrics.translation import bleu
 from qkv.tasks.drawing import alignments
-from qkv.tasks.evaluation import evaluate
+from qkv.tasks.evaluation import score
 from qkv.tasks.load import load
 from qkv.tasks.run import train_run
 from qkv.tasks.translate.data import learn_tokenizers
@@ -98,7 +98,7 @@ def test_attention_rows_are_what_each_target_token_attended_to(run: Path) -> Non
 def test_the_figure_after_training_is_the_figure_in_training(run: Path, files: TranslateFiles) -> None:
     kept = {line["step"]: line for line in _validations(run)}
     step = max(kept, key=lambda at: kept[at]["exact_match"])
-    figures = evaluate(run, TranslateEvaluation(data=files.valid_data))
+    figures = score(run, TranslateEvaluation(data=files.valid_data)).figures
     for figure in figures:
         assert figure.value == pytest.approx(kept[step][figure.name], abs=1e-9)
 

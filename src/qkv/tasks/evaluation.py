@@ -3,16 +3,10 @@
 from pathlib import Path
 
 from qkv.checkpoint.disk import replace_file
-from qkv.metrics.figure import Figure
 from qkv.tasks.load import load
 from qkv.tasks.settings import AnswersEvaluation, EvaluationSettings
 from qkv.tasks.streams import format_lines
 from qkv.tasks.task import Answerer, Scored
-
-
-def evaluate(run: str | Path, files: EvaluationSettings) -> list[Figure]:
-    """Score a model on files of its task, and return the figures alone; see `score`."""
-    return score(run, files).figures
 
 
 def score(run: str | Path, files: EvaluationSettings) -> Scored:

@@ -1,19 +1,18 @@
 """Listeners of a training: the caller's callbacks, and JSON events on standard output for other programs."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import final
 
 from qkv.tasks.notes import as_json
 from qkv.tasks.streams import write_json
-from qkv.training.events import Event, Listener, as_row
+from qkv.training.events import Callback, Event, as_row
 
-_CALLBACKS: ContextVar[tuple[Callable[[Event], object], ...]] = ContextVar("callbacks", default=())
+_CALLBACKS: ContextVar[tuple[Callback, ...]] = ContextVar("callbacks", default=())
 
 
 @contextmanager
-def listening(callbacks: Sequence[Callable[[Event], object]]) -> Iterator[None]:
+def listening(callbacks: Sequence[Callback]) -> Iterator[None]:
     """Call functions with each event of every training inside.
 
     Example:
@@ -28,29 +27,9 @@ def listening(callbacks: Sequence[Callable[[Event], object]]) -> Iterator[None]:
         _CALLBACKS.reset(token)
 
 
-def listeners() -> list[Listener]:
-    """Return the functions as listeners of a training, and `write_event` if results are wanted as JSON."""
-    return [*map(FunctionListener, _CALLBACKS.get()), *([FunctionListener(write_event)] if as_json() else [])]
-
-
-@final
-class FunctionListener:
-    """A function as a listener.
-
-    Args:
-        callback: gets every event.
-    """
-
-    def __init__(self, callback: Callable[[Event], object]) -> None:
-        """Start."""
-        self._callback = callback
-
-    def __call__(self, event: Event) -> None:
-        """Call the function."""
-        self._callback(event)
-
-    def close(self) -> None:
-        """Do nothing: a function needs no cleanup."""
+def listeners() -> list[Callback]:
+    """Return the functions, and `write_event` if results are wanted as JSON."""
+    return [*_CALLBACKS.get(), *([write_event] if as_json() else [])]
 
 
 def write_event(event: Event) -> None:

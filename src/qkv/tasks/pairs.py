@@ -80,18 +80,19 @@ class PairSources(NamedTuple):
             ConfigError: files are missing, or too many are given.
         """
         source, target, data = self.source, self.target, self.data
-        if table is not None and data is not None and source is None and target is None:
-            return _with_warnings(table.read(data), str(data), others)
+        if data is not None and source is None and target is None:
+            if table is not None:
+                pairs = table.read(data)
+            elif self.columns and self.columns.applies(data):
+                rows = self.columns.read(data, (SOURCE_NAMES, TARGET_NAMES))
+                pairs = [Pair(left, right, line) for line, left, right in rows]
+            else:
+                pairs = read_tsv(data, say=state)
+            return _with_warnings(pairs, str(data), others)
         if table is not None:
             got = "two files" if source or target else "no file"
             hint = "Columns are those of one TSV file."
             raise ConfigError(self._name("data"), "one TSV file, whose columns are given", got, hint)
-        if data is not None and source is None and target is None and self.columns and self.columns.applies(data):
-            rows = self.columns.read(data, (SOURCE_NAMES, TARGET_NAMES))
-            pairs = [Pair(left, right, line) for line, left, right in rows]
-            return _with_warnings(pairs, str(data), others)
-        if data is not None and source is None and target is None:
-            return _with_warnings(read_tsv(data, say=lambda text: state(f"{text}")), str(data), others)
         if source is not None and target is not None and data is None:
             return _with_warnings(read_pairs(source, target), f"{source} and {target}", others)
         present = [name for name in ("source", "target", "data") if getattr(self, name) is not None]
@@ -178,7 +179,7 @@ def read_training_pairs(
     valid = valid_sources.read(table, pairs)
     message = seen_in_training((pair.source for pair in pairs), [pair.source for pair in valid], names[1])
     if message is not None:
-        state(f"{message}")
+        state(message)
     return TrainingPairs(pairs, valid, sources.names, valid_sources.names)
 
 
@@ -217,5 +218,5 @@ def divided(
             # Pairs that a prepared corpus leaves out cannot be trained on.
             message += "" if when else f" Give validation {names[0]} to train on all of them."
     if message:
-        state(f"{message}")
+        state(message)
     return train, valid

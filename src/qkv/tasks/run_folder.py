@@ -201,5 +201,4 @@ def store(
     for listener in listeners():
         listener(Validated(_FITTED, contents.figures, better=True))
         listener(Saved(_FITTED, step_folder(out, _FITTED)))
-        listener.close()
     return Outcome("finished", _FITTED, step_folder(out, _FITTED), digest, contents.figures, best, _FITTED)

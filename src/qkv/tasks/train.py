@@ -25,7 +25,7 @@ from qkv.tasks.regress.settings import RegressFiles, RegressModel
 from qkv.tasks.settings import TokenizerSettings, parameters, take_settings
 from qkv.tasks.tag.settings import TagFiles
 from qkv.tasks.translate.settings import MemberSettings, TranslateFiles, TranslateTokenizer
-from qkv.training.events import Event, Outcome
+from qkv.training.events import Callback, Outcome
 from qkv.training.screen import show_figures
 from qkv.training_settings import Settings as Training
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from qkv.tasks.tag.predict import Tagger
     from qkv.tasks.translate.predict import Translator
 
-Callback = Callable[[Event], object]
 M = TypeVar("M")
 Translate = ParamSpec("Translate")
 Generate = ParamSpec("Generate")

@@ -1,6 +1,6 @@
 """What a training reports: events, to listeners, and at the end its outcome."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias, final
@@ -144,8 +144,12 @@ def as_row(event: Event) -> dict[str, object] | None:
             return None
 
 
+Callback = Callable[[Event], object]
+"""A function that receives all events in order."""
+
+
 class Listener(Protocol):
-    """What receives all events in order."""
+    """What receives all events in order, and finishes at the end."""
 
     def __call__(self, event: Event) -> None:
         """Handle an event.

@@ -31,6 +31,7 @@ from qkv.strict_json import parse_json
 from qkv.training.batches import batches_of, expect_same_batches, first_batches
 from qkv.training.curve import Curve
 from qkv.training.events import (
+    Callback,
     Event,
     Listener,
     Logged,
@@ -90,7 +91,7 @@ def train(
     tensorboard: bool = False,
     stream: TextIO | None = None,
     every: bool = False,
-    listeners: Sequence[Listener] = (),
+    listeners: Sequence[Callback] = (),
 ) -> Outcome:
     """Train a model, or resume where an earlier call stopped.
 
@@ -113,7 +114,7 @@ def train(
         tensorboard: whether to also log to TensorBoard.
         stream: where progress goes; standard error by default.
         every: whether the progress has a line for each update.
-        listeners: further listeners, which get every event of the training; closed at its end.
+        listeners: functions that get every event of the training.
 
     Returns:
         How it ended; its `exit_code` is meant for the process.
@@ -133,19 +134,19 @@ def train(
         with ignoring_signals():
             return trainer.follow(run)
     with open_run(run, config, free=free, added=added, files=files) as folder, Interrupts() as interrupts:
-        screen_listener = screen(stream, settings.steps, task.unit, every=every)
-        all_listeners = [screen_listener, *listeners]
+        shown = screen(stream, settings.steps, task.unit, every=every)
+        written = list[Listener]()
 
         def say(text: str) -> None:
-            screen_listener(Said(text))
+            shown(Said(text))
 
-        with _closed(all_listeners):
+        with _closed(written), _closed([shown]):
             trainer.begin(folder, say)
             journal = Journal(folder, trainer.state.step, trainer.state.validated, say)
-            all_listeners += [journal, Curve(folder, settings.monitor, say)]
+            written += [journal, Curve(folder, settings.monitor, say)]
             if tensorboard:
-                all_listeners.append(Board(folder, trainer.state.step))
-            return trainer.lead(folder, interrupts, all_listeners, journal.seconds)
+                written.append(Board(folder, trainer.state.step))
+            return trainer.lead(folder, interrupts, [shown, *listeners, *written], journal.seconds)
 
 
 @contextmanager
@@ -198,7 +199,7 @@ class Trainer:
         self.batches: Batches  # those of the epoch
         self._listed: int | None = None  # the epoch of these batches
         self._interrupts: Interrupts | None = None
-        self._listeners: Sequence[Listener] = ()
+        self._listeners: Sequence[Callback] = ()
         self._figures: tuple[Figure, ...] = ()
         self._saved: Path | None = None
         self._memory = GrowthLimit()
@@ -292,7 +293,7 @@ class Trainer:
 
     # The loop of the first process, and how the others follow it.
 
-    def lead(self, run: Path, interrupts: Interrupts, listeners: Sequence[Listener], seconds: float) -> Outcome:
+    def lead(self, run: Path, interrupts: Interrupts, listeners: Sequence[Callback], seconds: float) -> Outcome:
         """Train until the end, and tell the other processes what to do.
 
         Args:

@@ -1,9 +1,9 @@
 """Trained classifiers: a label for each text, with probabilities and attention."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, final
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, final
 
 import torch
 from torch import Tensor
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from qkv.view.live import LiveModel
     from qkv.view.scene import Scene
 
+_MODELS: Mapping[Labeling, str] = {"classify": "a model that classifies", "tag": "a model that tags"}
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -58,9 +60,48 @@ class Classification:
         return None if self.weights is None else Alignment(self.tokens, (self.label,), self.weights[None])
 
 
+@answering
+class Labeler:
+    """A model that labels texts, or their words, with its tokenizer.
+
+    Args:
+        model: the network.
+        tokenizer: text to tokens and back.
+        labels: the names of the labels, in the order of the network's scores.
+        longest: maximum tokens of a text.
+    """
+
+    task: ClassVar[Labeling]
+
+    def __init__(self, model: ReaderModel, tokenizer: Tokenizer, labels: Sequence[str], longest: int) -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.labels = tuple(labels)
+        self.longest = longest
+
+    @classmethod
+    def load(cls, run: str | Path, device: str | torch.device = "cpu") -> Self:
+        """Load the best checkpoint of a run, or one checkpoint.
+
+        Raises:
+            CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task.
+        """
+        return cls.of(load_trained(run), device)
+
+    @classmethod
+    def of(cls, trained: Trained, device: str | torch.device = "cpu") -> Self:
+        """Build the model of a checkpoint, or of a published classifier of texts or tokens; errors as for `load`."""
+        expect_task(trained, cls.task, _MODELS[cls.task])
+        return cls(*_rebuilt(cls.task, trained, device))
+
+    def export_facts(self, to: str) -> dict[str, Any]:
+        """Return what `about.json` of an export says, see `qkv.tasks.task.Answerer`."""
+        return {"longest": self.longest, "labels": list(self.labels)}
+
+
 @final
 @answering
-class Classifier:
+class Classifier(Labeler):
     """A model that classifies texts, ready to use.
 
     Args:
@@ -75,26 +116,7 @@ class Classifier:
         ['1']
     """
 
-    def __init__(self, model: ReaderModel, tokenizer: Tokenizer, labels: Sequence[str], longest: int) -> None:
-        self.model = model.eval()
-        self.tokenizer = tokenizer
-        self.labels = tuple(labels)
-        self.longest = longest
-
-    @classmethod
-    def load(cls, run: str | Path, device: str | torch.device = "cpu") -> "Classifier":
-        """Load the best checkpoint of a run, or one checkpoint.
-
-        Raises:
-            CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task.
-        """
-        return cls.of(load_trained(run), device)
-
-    @classmethod
-    def of(cls, trained: Trained, device: str | torch.device = "cpu") -> "Classifier":
-        """Build the model of a checkpoint, or of a published classifier of texts; errors as for `load`."""
-        expect_task(trained, "classify", "a model that classifies")
-        return cls(*rebuild_labeler("classify", trained, device))
+    task = "classify"
 
     def classify(self, texts: Sequence[str]) -> list[str]:
         """Label texts.
@@ -182,10 +204,6 @@ class Classifier:
         """
         return read_scene(self, self.tokenizer.encode(text)[:tokens], text)
 
-    def export_facts(self, to: str) -> dict[str, Any]:
-        """Return what `about.json` of an export says, see `qkv.tasks.task.Answerer`."""
-        return {"longest": self.longest, "labels": list(self.labels)}
-
     def in_page(self) -> "tuple[Classifier, LiveModel]":
         """Return the classifier with the weights of a page, and what the page needs, see `ComputesInPage`."""
         from qkv.tasks.classify.live import page_of
@@ -214,7 +232,7 @@ class Classifier:
         return Classification(text, self.labels[order[0]], probabilities, pieces, weights)
 
 
-def rebuild_labeler(
+def _rebuilt(
     kind: Labeling, trained: Trained, device: str | torch.device
 ) -> tuple[ReaderModel, Tokenizer, tuple[str, ...], int]:
     """Return the model of a checkpoint, its tokenizer, the names of its labels, and its maximum number of tokens."""

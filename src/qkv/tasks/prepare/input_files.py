@@ -198,22 +198,17 @@ def _longest_bytes(file: Path) -> int:
 
 
 @final
-class _Checksum:
-    """Computes size and sha256 of the bytes that are read from a stream."""
+class _Checksum(io.RawIOBase):
+    """The bytes of a stream, of which it computes size and sha256 while they are read."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.size, self.digest = 0, sha256()
 
     def wrap(self, stream: BinaryIO) -> BinaryIO:
-        """Return a stream of the same bytes that updates this checksum."""
-        return cast("BinaryIO", io.BufferedReader(_CountingStream(stream, self), 1 << 18))
-
-
-@final
-class _CountingStream(io.RawIOBase):
-    def __init__(self, stream: BinaryIO, total: _Checksum) -> None:
-        super().__init__()
-        self._stream, self._total = stream, total
+        """Return the bytes of a stream as they are read through this one."""
+        self._stream = stream
+        return cast("BinaryIO", io.BufferedReader(self, 1 << 18))
 
     def readable(self) -> bool:
         return True
@@ -221,6 +216,6 @@ class _CountingStream(io.RawIOBase):
     def readinto(self, buffer: "memoryview") -> int:  # type: ignore[override]
         body = self._stream.read(len(buffer))
         buffer[: len(body)] = body
-        self._total.size += len(body)
-        self._total.digest.update(body)
+        self.size += len(body)
+        self.digest.update(body)
         return len(body)

@@ -2,21 +2,17 @@
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
-import torch
 from torch import Tensor
 
-from qkv.data.tokenizer import Tokenizer
 from qkv.data.words import split_words
 from qkv.errors import Place
 from qkv.tasks.classify.data import EncodedText, encode_words
-from qkv.tasks.classify.objective import ReaderModel, predict
-from qkv.tasks.classify.predict import rebuild_labeler
+from qkv.tasks.classify.objective import predict
+from qkv.tasks.classify.predict import Labeler
 from qkv.tasks.length import expect_length
 from qkv.tasks.python_values import expect_texts
-from qkv.tasks.runs import Trained, expect_task, load_trained
 from qkv.tasks.tag.data import read_texts
 from qkv.tasks.tag.settings import TagEvaluation
 from qkv.tasks.task import Scored
@@ -57,7 +53,7 @@ class Tagging:
 
 @final
 @answering
-class Tagger:
+class Tagger(Labeler):
     """A model that tags words, ready to use.
 
     Args:
@@ -72,26 +68,7 @@ class Tagger:
         [('B-PER', 'O')]
     """
 
-    def __init__(self, model: ReaderModel, tokenizer: Tokenizer, labels: Sequence[str], longest: int) -> None:
-        self.model = model.eval()
-        self.tokenizer = tokenizer
-        self.labels = tuple(labels)
-        self.longest = longest
-
-    @classmethod
-    def load(cls, run: str | Path, device: str | torch.device = "cpu") -> "Tagger":
-        """Load the best checkpoint of a run, or one checkpoint.
-
-        Raises:
-            CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task.
-        """
-        return cls.of(load_trained(run), device)
-
-    @classmethod
-    def of(cls, trained: Trained, device: str | torch.device = "cpu") -> "Tagger":
-        """Build the model of a checkpoint, or of a published classifier of tokens; errors as for `load`."""
-        expect_task(trained, "tag", "a model that tags")
-        return cls(*rebuild_labeler("tag", trained, device))
+    task = "tag"
 
     def tag(self, sentences: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
         """Tag sentences.
@@ -171,10 +148,6 @@ class Tagger:
         """
         ids, begins = encode_words(split_words(text), self.tokenizer)
         return read_scene(self, ids[:tokens], text, begins)
-
-    def export_facts(self, to: str) -> dict[str, Any]:
-        """Return what `about.json` of an export says, see `qkv.tasks.task.Answerer`."""
-        return {"longest": self.longest, "labels": list(self.labels)}
 
     def _tagging(self, words: Sequence[str], item: EncodedText, scores: Tensor, attention: bool) -> Tagging:
         best = scores.double().softmax(-1).max(-1)

@@ -4,7 +4,7 @@ import shutil
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import pytest
 import tokenizers
@@ -21,7 +21,7 @@ from qkv.errors import CheckpointError, ConfigError, DataError
 from qkv.metrics.alignment import alignment_error_rate, parse_alignments
 from qkv.metrics.figure import Figure
 from qkv.metrics.ibm_model_1 import ExpectedLinks
-from qkv.tasks.align.file_aligner import Aligned, FileAligner, SentenceFiles
+from qkv.tasks.align.file_aligner import Aligned, FileAligner
 from qkv.tasks.align.settings import AlignSettings
 from qkv.tasks.run import train_run
 from qkv.tasks.translate.aligner import NO_WORD, Aligner, join, likeliest, mutual, words_of_tokens
@@ -29,6 +29,16 @@ from qkv.tasks.translate.alignment_reading import AGREEMENT, AlignmentReading, s
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.recipe import RECIPE
 from qkv.tasks.translate.settings import ReadingSettings, When
+
+
+class SentenceFiles(NamedTuple):
+    """Sentences, their translations, and manual alignments that count words from 0 or 1."""
+
+    source: Path | None = None
+    target: Path | None = None
+    gold: Path | None = None
+    gold_from: int = 0
+
 
 _NO_FILES = SentenceFiles()
 
@@ -67,18 +77,20 @@ def align_files(
 ) -> Aligned:
     reading = chosen or ReadingSettings()
     settings = AlignSettings(
+        source=files.source,
+        target=files.target,
+        gold=files.gold,
         reverse=reverse,
         symmetrize=how,  # type: ignore[arg-type]
         valid_source=valid.source,
         valid_target=valid.target,
-        valid_data=valid.data,
         valid_gold=valid.gold,
-        gold_from=valid.gold_from if valid.gold else 0,
+        gold_from=files.gold_from,
         layer=reading.layer,
         head=reading.head,
         when=reading.when,
     )
-    return FileAligner(run, settings).align(files)
+    return FileAligner(run, settings).align(settings)
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +165,7 @@ def test_manual_alignments_that_count_from_1(run: Path, tmp_path: Path) -> None:
     files = files._replace(gold_from=1)
     assert align_files(run, None, files, _NO_FILES, None, "mutual").report == expected
     with pytest.raises(DataError, match=r"gold:1: expected links to .* gold_from=1"):
-        align_files(run, None, files, files._replace(gold_from=0), None, "mutual")
+        align_files(run, None, files._replace(gold_from=0), files, None, "mutual")
 
 
 @pytest.mark.parametrize(("sentences", "first", "told"), [(4, 1, False), (5, 1, True), (30, 1, True), (30, 0, False)])

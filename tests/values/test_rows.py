@@ -79,7 +79,7 @@ def test_every_model_names_wrong_rows_of_its_state(kind: str, wrong: str) -> Non
 
 
 @pytest.mark.parametrize("method", ["fork", "regroup"])
-@pytest.mark.parametrize("kind", [kind for kind in MAKERS if not kind.startswith(("pointer", "copying", "monotonic"))])
+@pytest.mark.parametrize("kind", [kind for kind in MAKERS if not kind.startswith(("pointer", "copying"))])
 @torch.no_grad()
 def test_every_model_names_rows_beyond_its_state(kind: str, method: str) -> None:
     model, (source, lengths, _) = made(kind), given(kind)

@@ -1,5 +1,6 @@
 """`qkv align`: align source and target words of two files."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from qkv.cli.shards import finish_shards, shards_of
@@ -8,7 +9,7 @@ from qkv.tasks.align.settings import AlignSettings
 
 
 def _align(runs: list[Path], settings: AlignSettings) -> None:
-    from qkv.tasks.align.file_aligner import Aligned, FileAligner, SentenceFiles
+    from qkv.tasks.align.file_aligner import Aligned, FileAligner
     from qkv.tasks.drawing import Drawing
     from qkv.tasks.notes import as_json, note, working
     from qkv.tasks.shards import model_digest
@@ -18,7 +19,7 @@ def _align(runs: list[Path], settings: AlignSettings) -> None:
     with working("aligning"):
         aligner = FileAligner(runs[0], settings)
 
-    def aligned(files: SentenceFiles) -> Aligned:
+    def aligned(files: AlignSettings) -> Aligned:
         with working("aligning" if batch is None else f"aligning {files.data}"):
             return aligner.align(files)
 
@@ -31,9 +32,10 @@ def _align(runs: list[Path], settings: AlignSettings) -> None:
         for line in aligner.report:
             note(line)
         work["model"] = model_digest(models)
-        finish_shards(batch, "aligned", work, lambda path: [written(aligned(SentenceFiles(data=path)))])
+        one = replace(settings, shards=None, out=None)
+        finish_shards(batch, "aligned", work, lambda path: [written(aligned(replace(one, data=path)))])
         return
-    result = aligned(SentenceFiles.of(settings))
+    result = aligned(settings)
     write_text([written(result)])
     drawing = Drawing(settings.attention, terminal=False)
     drawing.add(result.alignments())

@@ -182,6 +182,14 @@ class MonotonicTranslator(Predictor[MonotonicState]):
         joint = None if state.joint is None else select_rows(state.joint, rows)
         return MonotonicState(hidden, keys, memory, lengths, joint)
 
+    def fork(self, state: MonotonicState, rows: Tensor, width: int) -> MonotonicState:
+        """Select rows, and repeat each `width` times."""
+        return self.select(state, rows.repeat_interleave(width))
+
+    def regroup(self, state: MonotonicState, rows: Tensor) -> MonotonicState:
+        """Select rows of a forked state."""
+        return self.select(state, rows)
+
     def _predict(self, tokens: Tensor, state: MonotonicState) -> tuple[Tensor, MonotonicState]:
         _, emitted, ahead, after = self._advance(tokens, state)
         joint = _joint(ahead, emitted)

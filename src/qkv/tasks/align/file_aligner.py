@@ -36,31 +36,6 @@ from qkv.tasks.translate.settings import ReadingSettings
 from qkv.view.alignment import Alignment
 
 
-class SentenceFiles(NamedTuple):
-    """Files that correspond line by line: sources, targets, and manual alignments; or `data` with both sides.
-
-    Attributes:
-        gold_from: the number of a sentence's first word in the manual alignments, 0 or 1.
-    """
-
-    source: Path | None = None
-    target: Path | None = None
-    gold: Path | None = None
-    data: Path | None = None
-    gold_from: int = 0
-
-    @classmethod
-    def of(cls, settings: AlignSettings, part: str = "") -> "SentenceFiles":
-        """Return the files of settings whose names begin with `part`."""
-        source, target, gold, data = (getattr(settings, part + name) for name in ("source", "target", "gold", "data"))
-        return cls(source, target, gold, data, settings.gold_from)
-
-    @property
-    def named(self) -> bool:
-        """Whether the user named any file."""
-        return any((self.source, self.target, self.gold, self.data))
-
-
 @dataclass(frozen=True)
 class Aligned:
     """The result of an alignment.
@@ -116,11 +91,12 @@ class FileAligner:
     """
 
     def __init__(self, run: Path, settings: AlignSettings) -> None:
-        valid, reverse, device = SentenceFiles.of(settings, "valid_"), settings.reverse, settings.device
-        _expect_choice(valid, settings)
+        reverse, device = settings.reverse, settings.device
+        chooses = any(getattr(settings, name) for name in _FILES_TO_CHOOSE)
+        _expect_choice(settings, chooses=chooses)
         self._method = settings.symmetrize
         self._table = (first := _loaded(run, device)).table
-        trial = _read(valid, "valid_", self._table) if valid.named else None
+        trial = _read(settings, "valid_", self._table) if chooses else None
         self._forward = _Direction.of(first, trial, settings)
         self._backward: _Direction | None = None
         self.report = [f"read from {self._forward.reading}: {self._forward.reason}"]
@@ -136,12 +112,12 @@ class FileAligner:
         """What is read from each model."""
         return [str(direction.reading) for direction in (self._forward, self._backward) if direction is not None]
 
-    def align(self, files: SentenceFiles) -> Aligned:
+    def align(self, files: AlignSettings) -> Aligned:
         """Align the sentences of two files.
 
         Args:
-            files: what to align; with manual alignments, the error rate is reported. A model that was trained on
-                columns reads them from `data`, and its words are symbols.
+            files: what to align: `source` and `target`, or `data`; with manual alignments (`gold`), the error rate is
+                reported. A model that was trained on columns reads them from `data`, and its words are symbols.
 
         Returns:
             The links.
@@ -169,9 +145,9 @@ def _loaded(run: Path, device: str) -> Translator:
     return Translator.load(run, device)
 
 
-def _expect_choice(valid: SentenceFiles, settings: AlignSettings) -> None:
+def _expect_choice(settings: AlignSettings, *, chooses: bool) -> None:
     fixed = [name for name in ("layer", "head", "when") if getattr(settings, name) is not None]
-    if fixed and valid.named:
+    if fixed and chooses:
         hint = "Either give " + setting(fixed[0]) + ", or choose it by these sentences."
         raise ConfigError(setting(fixed[0]), "no " + setting("valid_source"), "both", hint)
     if settings.symmetrize != MUTUAL and settings.reverse is None:
@@ -226,28 +202,27 @@ class _Direction(NamedTuple):
         return self.aligner.weights(sentences.pairs, self.reading, sentences.names)
 
 
+_FILES_TO_CHOOSE = ("valid_source", "valid_target", "valid_data", "valid_gold")
 _CHECKED_SENTENCES = 5
 """Sentences of which at least one has a link of its first word, if words are counted from 0."""
 
 
-def _read(files: SentenceFiles, prefix: str, table: WordTable | None) -> _Sentences:
-    sources = PairSources(files.source, files.target, files.data, prefix)
-    pairs = sources.read(table)
-    if files.gold is None:
+def _read(files: AlignSettings, prefix: str, table: WordTable | None) -> _Sentences:
+    sources = PairSources.of(files, prefix) or PairSources(prefix=prefix)
+    pairs, file = sources.read(table), getattr(files, f"{prefix}gold")
+    if file is None:
         return _Sentences(pairs, None, sources.names)
-    gold = parse_alignments(read_lines(files.gold, blank=True), str(files.gold), files.gold_from)
+    gold = parse_alignments(read_lines(file, blank=True), str(file), files.gold_from)
     if len(gold) != len(pairs):
         got = f"{len(gold):,} for {len(pairs):,} sentences"
         raise DataError(
-            str(files.gold), "one line of links per sentence", got, "Give one line per sentence; it can be empty."
+            str(file), "one line of links per sentence", got, "Give one line per sentence; it can be empty."
         )
-    expect_inside(
-        gold, [(len(split_words(pair.source)), len(split_words(pair.target))) for pair in pairs], str(files.gold)
-    )
+    expect_inside(gold, [(len(split_words(pair.source)), len(split_words(pair.target))) for pair in pairs], str(file))
     linked = sum(bool(links.possible) for links in gold)
     if files.gold_from == 0 and linked >= _CHECKED_SENTENCES and lacks_first_words(gold):
         note(
-            f"qkv: {files.gold}: no link of {linked:,} sentences has a 0, the number of a first word. If the file "
+            f"qkv: {file}: no link of {linked:,} sentences has a 0, the number of a first word. If the file "
             f"counts words from 1, give {on_command_line('gold_from', '1')}."
         )
     return _Sentences(pairs, gold, sources.names)

@@ -229,24 +229,39 @@ class PairFiles(SkipSettings, PairData):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SeparatorSettings:
+    """What separates columns."""
+
+    sep: Annotated[
+        Separator | None,
+        Option(
+            "What separates columns",
+            topic=COLUMNS,
+            or_else="by the ending .tsv; else what splits most of the first 1,000 lines evenly",
+        ),
+    ] = None
+
+
+_FEATURES = Option("Column of features such as V;PST; 0 for none", topic=COLUMNS, or_else=WordTable.features_col)
+
+
+@dataclass(frozen=True, kw_only=True)
 class SourceColumns:
     """The columns of what a model reads, each None if it is not given."""
 
     source_col: Annotated[
         int | None, Option("Column of the source, from 1", topic=COLUMNS, or_else=WordTable.source_col)
     ] = None
-    features_col: Annotated[
-        int | None,
-        Option("Column of features such as V;PST; 0 for none", topic=COLUMNS, or_else=WordTable.features_col),
-    ] = None
+    features_col: Annotated[int | None, _FEATURES] = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordColumns:
-    """The columns of a `qkv.data.word_table.WordTable` and what separates symbols, each None if it is not given.
+class PairColumns(SeparatorSettings):
+    """The columns of pairs, of texts or of symbols (`qkv.data.word_table.WordTable`), each None if it is not given.
 
     Raises:
-        ConfigError: a column is out of range, or two are the same.
+        ConfigError: a column is out of range, or two are the same; or settings of symbols are beside texts, or the
+            other way round.
     """
 
     source_col: Annotated[
@@ -256,10 +271,7 @@ class WordColumns:
     target_col: Annotated[
         Column | None, Option("Column of the target, likewise", topic=COLUMNS, or_else=WordTable.target_col)
     ] = None
-    features_col: Annotated[
-        Column | None,
-        Option("Column of features such as V;PST; 0 for none", topic=COLUMNS, or_else=WordTable.features_col),
-    ] = None
+    features_col: Annotated[Column | None, _FEATURES] = None
     source_sep: Annotated[
         str | None,
         Option(
@@ -276,8 +288,24 @@ class WordColumns:
         None
     )
 
+    cells: Annotated[
+        Literal["symbols", "texts"] | None,
+        Option(
+            "What the columns hold",
+            topic=COLUMNS,
+            or_else="texts if columns are given by name, or sep is; else symbols",
+        ),
+    ] = None
+
     def __post_init__(self) -> None:
         self.with_default(None)
+        given = [name for name in _OF_SYMBOLS if getattr(self, name, None) is not None]
+        if self.cells == "texts" and given:
+            hint = "Omit it, or the other one."
+            raise ConfigError(setting(given[0]), "columns of symbols", setting("cells", "texts"), hint)
+        if self._has_symbols and self.sep not in (None, "tab") and (given or self.cells is not None):
+            hint = "Write the symbols to a TSV file."
+            raise ConfigError(setting("sep"), "tab between columns of symbols", f"{self.sep}", hint)
 
     @property
     def table(self) -> WordTable | None:
@@ -294,58 +322,6 @@ class WordColumns:
 
     @property
     def _has_symbols(self) -> bool:
-        """Whether the columns hold symbols, as those of a TSV file that are given by position always did."""
-        return True
-
-
-def _as_position(value: Any) -> Any:
-    """Return a position that a command line gave as a text as a number."""
-    return int(value) if isinstance(value, str) and value.removeprefix("-").isdecimal() else value
-
-
-@dataclass(frozen=True, kw_only=True)
-class SeparatorSettings:
-    """What separates columns."""
-
-    sep: Annotated[
-        Separator | None,
-        Option(
-            "What separates columns",
-            topic=COLUMNS,
-            or_else="by the ending .tsv; else what splits most of the first 1,000 lines evenly",
-        ),
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PairColumns(WordColumns, SeparatorSettings):
-    """The columns of pairs: of symbols, or of texts.
-
-    Raises:
-        ConfigError: settings of symbols beside texts, or the other way round.
-    """
-
-    cells: Annotated[
-        Literal["symbols", "texts"] | None,
-        Option(
-            "What the columns hold",
-            topic=COLUMNS,
-            or_else="texts if columns are given by name, or sep is; else symbols",
-        ),
-    ] = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        given = [name for name in _OF_SYMBOLS if getattr(self, name, None) is not None]
-        if self.cells == "texts" and given:
-            hint = "Omit it, or the other one."
-            raise ConfigError(setting(given[0]), "columns of symbols", setting("cells", "texts"), hint)
-        if self._has_symbols and self.sep not in (None, "tab") and (given or self.cells is not None):
-            hint = "Write the symbols to a TSV file."
-            raise ConfigError(setting("sep"), "tab between columns of symbols", f"{self.sep}", hint)
-
-    @property
-    def _has_symbols(self) -> bool:
         if self.cells is not None:
             return self.cells == "symbols"
         columns = (self.source_col, self.target_col)
@@ -357,6 +333,11 @@ class PairColumns(WordColumns, SeparatorSettings):
         """The columns of texts."""
         columns = None if self._has_symbols and self.table is not None else (self.source_col, self.target_col)
         return TextColumns(("source", "target"), columns or (None, None), self.sep)
+
+
+def _as_position(value: Any) -> Any:
+    """Return a position that a command line gave as a text as a number."""
+    return int(value) if isinstance(value, str) and value.removeprefix("-").isdecimal() else value
 
 
 @dataclass(frozen=True, kw_only=True)

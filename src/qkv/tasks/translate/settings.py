@@ -23,7 +23,6 @@ from qkv.tasks.settings import (
     SourceColumns,
     TaskSettings,
     TokenizerSettings,
-    WordColumns,
     WordTableSettings,
 )
 from qkv.training_settings import Settings as Training
@@ -245,7 +244,7 @@ class TranslateEvaluation(AnswersEvaluation, BleuSettings, SearchSettings, PairC
     Example: qkv evaluate runs/de-en --source test.de --target test.en
     """
 
-    as_trained = frozenset((*options_of(WordColumns), *options_of(BleuSettings)))
+    as_trained = frozenset({*options_of(PairColumns), *options_of(BleuSettings)} - {"cells", "sep"})
 
 
 TRANSLATE = TaskSettings(

@@ -22,12 +22,12 @@ def runs(
     from qkv.training.screen import show_figures
 
     with working("looking for runs"):
-        found = [Overview.of(run) for run in runs_in(folder)]
+        overviews = [Overview.of(run) for run in runs_in(folder)]
     if as_json():
-        write_json(run.to_json_value() for run in found)
-    elif len(found) == 1:
-        write_lines(found[0].lines())
-    elif found:
+        write_json(run.to_json_value() for run in overviews)
+    elif len(overviews) == 1:
+        write_lines(overviews[0].lines())
+    elif overviews:
         rows = [
             (
                 str(run.folder),
@@ -37,7 +37,7 @@ def runs(
                 run.trained,
                 show_figures(run.figures[:1]),
             )
-            for run in found
+            for run in overviews
         ]
         write_lines(aligned([("run", "task", "model", "trained on", "trained", "best"), *rows]))
     else:

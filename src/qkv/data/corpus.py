@@ -209,7 +209,7 @@ def two_columns(line: str, where: str, names: tuple[str, str], *, more: str = ""
 
 
 def kind_of_columns(line: str) -> Literal["empty", "columns"]:
-    r"""Return of which kind a line without two columns of text is, in a report.
+    r"""Return the kind that a report gives to a line without two columns of text.
 
     Example:
         >>> kind_of_columns("ein Hund\t"), kind_of_columns(" "), kind_of_columns("ein Hund")

@@ -299,11 +299,11 @@ class PairColumns(SeparatorSettings):
 
     def __post_init__(self) -> None:
         self.with_default(None)
-        given = [name for name in _OF_SYMBOLS if getattr(self, name, None) is not None]
-        if self.cells == "texts" and given:
+        of_symbols = [name for name in _OF_SYMBOLS if getattr(self, name, None) is not None]
+        if self.cells == "texts" and of_symbols:
             hint = "Omit it, or the other one."
-            raise ConfigError(setting(given[0]), "columns of symbols", setting("cells", "texts"), hint)
-        if self._has_symbols and self.sep not in (None, "tab") and (given or self.cells is not None):
+            raise ConfigError(setting(of_symbols[0]), "columns of symbols", setting("cells", "texts"), hint)
+        if self._has_symbols and self.sep not in (None, "tab") and (of_symbols or self.cells is not None):
             hint = "Write the symbols to a TSV file."
             raise ConfigError(setting("sep"), "tab between columns of symbols", f"{self.sep}", hint)
 

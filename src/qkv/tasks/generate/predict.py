@@ -411,11 +411,11 @@ def _without_repeats(scores: Tensor, written: Tensor, ngram: int) -> Tensor:
     Raises:
         ConfigError: nothing is left that can follow.
     """
-    kept = scores.masked_fill(repeating(written, ngram, scores.shape[-1]), -torch.inf)
-    if (kept.amax(-1) == -torch.inf).any():
+    allowed = scores.masked_fill(repeating(written, ngram, scores.shape[-1]), -torch.inf)
+    if (allowed.amax(-1) == -torch.inf).any():
         hint = "Give a larger number, or fewer tokens."
         raise ConfigError("no_repeat_ngram", "a token that may still follow", f"none with {ngram}", hint)
-    return kept
+    return allowed
 
 
 def _expect_no_sampling(sampling: Sampling) -> None:

@@ -489,23 +489,23 @@ class Translator:
         self, sources: Sequence[OpenSource], how: Decoding, keys: RowKeys | None
     ) -> list[list[Hypothesis]]:
         """Decode; of a beam the n best of different texts, for which it is widened where some are the same."""
-        found = self._decode(sources, how, keys)
-        wanted, width = how.n_best, how.beam
-        if wanted == 1 or how.sampling is not None:
-            return found
+        hypotheses = self._decode(sources, how, keys)
+        count, width = how.n_best, how.beam
+        if count == 1 or how.sampling is not None:
+            return hypotheses
 
         def of_texts(source: OpenSource, ranked: Sequence[Hypothesis]) -> list[Hypothesis]:
             return _different(ranked, lambda one: decode_open(one.ids, self.tokenizer, source.unknown))
 
-        different = list(map(of_texts, sources, found))
-        missing = [index for index, ranked in enumerate(different) if len(ranked) < min(wanted, len(found[index]))]
+        different = list(map(of_texts, sources, hypotheses))
+        missing = [index for index, ranked in enumerate(different) if len(ranked) < min(count, len(hypotheses[index]))]
         while missing and width < _WIDER * how.beam:
             width *= 2
             wider = self._decode([sources[index] for index in missing], replace(how, beam=width, n_best=width), keys)
             for index, ranked in zip(missing, wider, strict=True):
                 different[index] = of_texts(sources[index], ranked)
-            missing = [index for index in missing if len(different[index]) < wanted]
-        return [ranked[:wanted] for ranked in different]
+            missing = [index for index in missing if len(different[index]) < count]
+        return [ranked[:count] for ranked in different]
 
     def _prefix(self, source: OpenSource, prefix: str) -> list[int]:
         """Return the tokens that a translation begins with.

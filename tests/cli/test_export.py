@@ -10,8 +10,8 @@ import torch
 from tests.cli.command import refused, run, succeeded
 from tests.fuzz.models import families
 
+import qkv
 from qkv.checkpoint.folder import save
-from qkv.data.tokenizer import Tokenizer
 from qkv.tasks import exporting
 from qkv.tasks.generate.predict import Generator
 from qkv.tasks.translate.predict import Translator
@@ -37,9 +37,9 @@ def test_a_translator_for_ctranslate2_gives_the_same_lines(runs: dict[str, Path]
     ctranslate2 = pytest.importorskip("ctranslate2")
     out = tmp_path / "out"
     done = succeeded(run("export", runs["transformer"], "--to", "ctranslate2", "--out", out))
-    written = {"about.json", "config.json", "model.bin", "shared_vocabulary.json", "tokenizer.json"}
+    written = {"about.json", "answer.py", "config.json", "model.bin", "shared_vocabulary.json", "tokenizer.json"}
     assert {Path(line).name for line in done.stdout.splitlines()} == {path.name for path in out.iterdir()} == written
-    tokenizer = Tokenizer.from_json((out / "tokenizer.json").read_text(encoding="utf-8"))
+    tokenizer = qkv.load(runs["transformer"]).tokenizer
     pieces = tokenizer.vocabulary.pieces
     theirs = ctranslate2.Translator(str(out), device="cpu", intra_threads=1)
     how = {
@@ -58,24 +58,14 @@ def test_a_translator_for_ctranslate2_gives_the_same_lines(runs: dict[str, Path]
     assert len(set(found)) == len(LINES)
 
 
-@pytest.mark.parametrize("to", ["ctranslate2", pytest.param("onnx", marks=pytest.mark.slow)])
-def test_what_is_done_to_a_text_first_is_named(to: str, tmp_path: Path) -> None:
-    contents = families()["transformer"]
-    vocabulary = replace(Tokenizer.from_json(contents.tokenizer).vocabulary, unicode="NFKC", lowercase=True)
-    save(tmp_path / "run", replace(contents, tokenizer=vocabulary.to_json()))
-    succeeded(run("export", tmp_path / "run", "--to", to, "--out", tmp_path / "out"))
-    about = json.loads((tmp_path / "out" / "about.json").read_text())
-    assert (about["unicode"], about["lowercase"]) == ("NFKC", True)
-
-
 @pytest.mark.slow
 def test_a_language_model_for_onnx_gives_the_same_text(runs: dict[str, Path], tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     out = tmp_path / "out"
     done = succeeded(run("export", runs["language"], "--to", "onnx", "--out", out))
     assert done.stderr == ""
-    assert {path.name for path in out.iterdir()} == {"about.json", "model.onnx", "tokenizer.json"}
-    tokenizer = Tokenizer.from_json((out / "tokenizer.json").read_text(encoding="utf-8"))
+    assert {path.name for path in out.iterdir()} == {"about.json", "answer.py", "model.onnx", "tokenizer.json"}
+    tokenizer = qkv.load(runs["language"]).tokenizer
     session = onnxruntime.InferenceSession(str(out / "model.onnx"))
     ids = torch.tensor([tokenizer.encode("the")])
     for _ in range(5):

@@ -38,25 +38,25 @@ def families() -> dict[str, Contents]:
     columns: dict[str, Any] = {"x": ["age", "area"], "y": "rent", "decimal": "point"}
     labels: dict[str, Any] = {"labels": list(LABELS), "longest": 32}
     return {
-        "gru": _contents(words, "translate", RECURRENT, lambda: _translator(RECURRENT, words), {"longest": 32}),
-        "monotonic": _contents(words, "translate", MONOTONIC, lambda: _translator(MONOTONIC, words), {"longest": 32}),
-        "transformer": _contents(
+        "gru": contents(words, "translate", RECURRENT, lambda: translator(RECURRENT, words), {"longest": 32}),
+        "monotonic": contents(words, "translate", MONOTONIC, lambda: translator(MONOTONIC, words), {"longest": 32}),
+        "transformer": contents(
             words,
             "translate",
             {"model": "transformer", **TRANSFORMER},
-            lambda: _translator(TRANSFORMER, words),
+            lambda: translator(TRANSFORMER, words),
             {"longest": 32},
         ),
-        "language": _contents(letters, "generate", LANGUAGE, lambda: _language_model(letters), {}),
-        "classifier": _contents(words, "classify", READER, lambda: _reader(ClassifierConfig, words), labels),
-        "tagger": _contents(letters, "tag", READER, lambda: _reader(ReaderConfig, letters), labels),
-        "pointer": _contents(None, "point", POINTER, lambda: _pointer("numbers", 2), vectors),
-        "pointer at words": _contents(None, "point", POINTER, lambda: _pointer("words", 3), spans),
-        "regression": _contents(None, "regress", KERNEL, _smoother, columns),
+        "language": contents(letters, "generate", LANGUAGE, lambda: language_model(letters), {}),
+        "classifier": contents(words, "classify", READER, lambda: reader_of(ClassifierConfig, words), labels),
+        "tagger": contents(letters, "tag", READER, lambda: reader_of(ReaderConfig, letters), labels),
+        "pointer": contents(None, "point", POINTER, lambda: _pointer("numbers", 2), vectors),
+        "pointer at words": contents(None, "point", POINTER, lambda: _pointer("words", 3), spans),
+        "regression": contents(None, "regress", KERNEL, _smoother, columns),
     }
 
 
-def _contents(
+def contents(
     tokenizer: Tokenizer | None, task: str, table: dict[str, Any], make: Callable[[], nn.Module], more: dict[str, Any]
 ) -> Contents:
     torch.manual_seed(0)
@@ -65,15 +65,15 @@ def _contents(
     return Contents(make().state_dict(), config, text, None, (Figure("bleu", 31.2, "case:mixed"),))
 
 
-def _translator(table: dict[str, Any], tokenizer: Tokenizer) -> nn.Module:
+def translator(table: dict[str, Any], tokenizer: Tokenizer) -> nn.Module:
     return build_model(build(TranslationConfig, table, "model"), tokenizer)
 
 
-def _language_model(tokenizer: Tokenizer) -> nn.Module:
+def language_model(tokenizer: Tokenizer) -> nn.Module:
     return language.build_model(build(language.Config, LANGUAGE, "model"), tokenizer.size)
 
 
-def _reader(config: type[ReaderConfig], tokenizer: Tokenizer) -> nn.Module:
+def reader_of(config: type[ReaderConfig], tokenizer: Tokenizer) -> nn.Module:
     return reader.build_model(build(config, READER, "model"), tokenizer.size, len(LABELS), tokenizer.unk)
 
 

@@ -13,7 +13,7 @@ from qkv.decode.greedy import greedy
 from qkv.errors import UnsupportedError
 from qkv.hub.families.load import read_folder
 from qkv.hub.folder import Folder
-from qkv.hub.onnx_graphs import Exportable, graphs, to_onnx
+from qkv.hub.onnx_graphs import OPSET, Exportable, graphs, to_onnx
 from qkv.models.configs.language_model import DecoderConfig
 from qkv.models.configs.reader import ClassifierConfig, ReaderConfig
 from qkv.models.configs.translator import RecurrentConfig, TransformerConfig
@@ -87,6 +87,17 @@ def check_translator(model: TransformerTranslator, out: Path) -> None:
 
 def until_end(ids: list[int]) -> tuple[int, ...]:
     return tuple(ids[: ids.index(EOS)] if EOS in ids else ids)
+
+
+@pytest.mark.slow
+def test_a_graph_names_its_operators_and_who_wrote_it(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    session = exported(drawn(TextClassifier(ClassifierConfig(size=SIZE, labels=3, width=8))), tmp_path)["model"]
+    about = session.get_modelmeta()
+    assert (about.producer_name, about.graph_name) == ("qkv", "main_graph")
+    operators = onnx.load(tmp_path / "model.onnx", load_external_data=False).opset_import
+    assert {part.domain: part.version for part in operators} == {"": OPSET}
+    assert [(each.name, each.type) for each in session.get_outputs()] == [("logits", "tensor(float)")]
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from qkv._version import VERSION
 from qkv.engine.ties import compared_by_pairs
 from qkv.errors import ConfigError, UnsupportedError, expect_enough_memory, setting
 from qkv.hub.onnx_recurrent import translations, with_exported_layers
@@ -29,6 +30,8 @@ from qkv.nn.decoding.cache import Memory
 Exportable = TransformerTranslator | RecurrentTranslator | LanguageModel | TextClassifier | TextTagger
 Inputs = dict[str, tuple[Tensor, tuple[str | None, ...]]]
 _BATCH, _LONG = 3, 6
+OPSET = 20
+"""The version of ONNX's operators, whatever the version of PyTorch."""
 
 
 @final
@@ -296,14 +299,18 @@ def _program(graph: Graph) -> Any:
         shapes = (*shapes[:2], shapes[2:])  # the others are one argument, `*tensors`
     with torch.no_grad(), compared_by_pairs(), _quiet():
         program = torch.export.export(graph.module, examples, dynamic_shapes=shapes)
-        return torch.onnx.export(
+        exported = torch.onnx.export(
             program,
             dynamo=True,
+            opset_version=OPSET,
             verbose=False,
             input_names=list(graph.inputs),
             output_names=list(graph.outputs),
             custom_translation_table=translations(),
         )
+    assert exported is not None
+    exported.model.producer_name, exported.model.producer_version = "qkv", VERSION
+    return exported
 
 
 @contextmanager

@@ -11,9 +11,10 @@ from qkv.checkpoint.disk import expect_writable, new_folder, write_file
 from qkv.checkpoint.json_values import JsonValue, encode
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, UnsupportedError, expect_name, setting
-from qkv.files import absolute, as_path
+from qkv.files import absolute, as_path, read_file
 from qkv.hub.ctranslate import to_ctranslate2
 from qkv.hub.ctranslate_check import convert, expect_same
+from qkv.hub.families.library_tokenizer import plain_files
 from qkv.hub.families.save import save
 from qkv.hub.onnx_graphs import Exportable, to_onnx
 from qkv.models.language_model import LanguageModel
@@ -25,13 +26,14 @@ from qkv.tasks.members import expect_single
 from qkv.tasks.task import TextAnswerer
 
 TARGETS = ("ctranslate2", "onnx", "transformers")
-ABOUT = "about.json"
+ABOUT, ANSWER = "about.json", "answer.py"
+_SCRIPTS, _MOST_BYTES = Path(__file__).parents[1] / "hub" / "answers", 1 << 20
 _LEAST_POSITIONS = 1024
 """Minimum length of the table of sinusoids: CTranslate2 cannot go beyond its table."""
 
 
 def export(run: str | Path, to: str, out: Path) -> list[str]:
-    """Write a trained model, its tokenizer, and a description of both.
+    """Write a trained model, its tokenizer, a description of both, and a script that answers with them.
 
     Args:
         run: run folder, whose best checkpoint is used, or one checkpoint in it.
@@ -63,16 +65,17 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
     expect_single(as_path(run, "run"))
     trained: TextAnswerer = load(run)
     facts = trained.export_facts(to)
-    if to == "transformers":
-        return sorted(path.name for path in save(trained, out).iterdir())
     with new_folder(absolute(out)) as temporary:
-        if to == "onnx":
-            _to_onnx(trained.model, temporary)
+        if to == "transformers":
+            save(trained, temporary)
         else:
-            _to_ctranslate2(trained, facts, temporary)
-        write_file(temporary / "tokenizer.json", trained.tokenizer.to_json().encode())
-        about = {**_special_tokens(trained.tokenizer), **_text_rules(trained.tokenizer), **facts}
-        write_file(temporary / ABOUT, encode(about, ABOUT))
+            _to_onnx(trained.model, temporary) if to == "onnx" else _to_ctranslate2(trained, facts, temporary)
+            about, files = _about(trained.tokenizer, facts), plain_files(trained.tokenizer)
+            for name, content in (files | {ABOUT: encode(about, ABOUT)}).items():
+                write_file(temporary / name, content)
+        script = _SCRIPTS / f"{to}-{facts.get('task')}.txt"
+        if script.is_file():  # there is none for a task of the user's own
+            write_file(temporary / ANSWER, read_file(script, _MOST_BYTES))
     return sorted(path.name for path in out.iterdir())
 
 
@@ -120,11 +123,15 @@ def _alignment_head(facts: Mapping[str, Any]) -> tuple[int, int | None]:
     return int(layer), facts["alignment"]["head"]
 
 
-def _text_rules(tokenizer: Tokenizer) -> dict[str, JsonValue]:
-    """Return what is done to a text before it is split; the file of a published tokenizer has its own rules."""
-    vocabulary = tokenizer.vocabulary
-    rules: dict[str, JsonValue] = {"unicode": vocabulary.unicode, "lowercase": vocabulary.lowercase}
-    return rules if tokenizer.imported is None else {}
+def _about(tokenizer: Tokenizer, facts: Mapping[str, Any]) -> dict[str, JsonValue]:
+    source = "tokenizer.json" if tokenizer.shared else "source_tokenizer.json"
+    return {
+        **_special_tokens(tokenizer),
+        "ends": [tokenizer.eos, *tokenizer.other_ends],
+        "never_written": list(tokenizer.never_written),
+        "tokenizers": [source, "tokenizer.json"],
+        **facts,
+    }
 
 
 def _special_tokens(tokenizer: Tokenizer) -> dict[str, int]:

@@ -114,7 +114,7 @@ class MaskFiller:
         raise ConfigError("run", "a model of a task that `qkv train` has", "one that fills masks", "Use fill().")
 
     def export_facts(self, to: str) -> dict[str, Any]:
-        """Return nothing, or refuse a program other than transformers.
+        """Return the task, or refuse a program other than transformers.
 
         Raises:
             UnsupportedError: another program is asked for.
@@ -122,7 +122,7 @@ class MaskFiller:
         if to != "transformers":
             hint = "Use " + setting("to", "transformers") + "."
             raise UnsupportedError(setting("to"), "a model that was trained here", "one that fills masks", hint)
-        return {}
+        return {"task": "fill"}
 
     def scene(self, text: str, tokens: int | None = None) -> "Scene":
         """Run the model on a text, and return what every layer attends to, for the viewer.

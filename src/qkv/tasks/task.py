@@ -79,9 +79,9 @@ class Answerer(Protocol):
             to: one of `qkv.tasks.exporting.TARGETS`.
 
         Returns:
-            Names and values for `about.json`: `longest`, the tokens of the longest text that it reads; `labels`, if it
-            has some; `longest_answer` and `alignment` of a translator: the tokens that an answer can have, and the
-            attention that aligns words.
+            Names and values for `about.json`: `task`, for which `hub/answers` has a script; `longest`, the tokens of
+            the longest text that it reads; `labels`, if it has some; `longest_answer` and `alignment` of a translator:
+            the tokens that an answer can have, and the attention that aligns words.
 
         Raises:
             UnsupportedError: no program of that kind has such models.

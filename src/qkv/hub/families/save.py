@@ -1,24 +1,19 @@
 """Writing a folder that `transformers` loads."""
 
 import json
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import tokenizers
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from torch import nn
 
 from qkv.checkpoint.disk import new_folder, write_file
 from qkv.checkpoint.json_values import JsonValue, decode_mapping, encode
 from qkv.checkpoint.tensors import pack
-from qkv.data.segments import SPECIALS, bpe_splitter
 from qkv.data.tokenizer import Tokenizer
-from qkv.data.vocabulary import OF_BYTES, Vocabulary
-from qkv.data.words import SEPARATORS
-from qkv.errors import UnsupportedError, setting
+from qkv.errors import UnsupportedError
 from qkv.files import absolute, as_path
 from qkv.hub.families.counterpart import Counterpart, counterpart
+from qkv.hub.families.library_tokenizer import tokenizer_files
 from qkv.hub.families.load import family_of
 from qkv.hub.families.rules import to_theirs
 from qkv.hub.folder import CONFIG, WEIGHTS
@@ -27,15 +22,6 @@ from qkv.models.parts import TransformerParts
 from qkv.models.translator import TransformerTranslator
 
 _GENERATION = "generation_config.json"
-_NORMAL_FORMS: Mapping[str, Callable[[], normalizers.Normalizer]] = {
-    "NFC": normalizers.NFC,
-    "NFD": normalizers.NFD,
-    "NFKC": normalizers.NFKC,
-    "NFKD": normalizers.NFKD,
-}
-_FINAL_SIGMA = r"(?<=\p{Cased}\p{Case_Ignorable}*)Σ(?!\p{Case_Ignorable}*\p{Cased})"
-"""The Unicode Standard, table 3-17 (Final_Sigma)."""
-_ALONE = "or save the model alone, in Python: qkv.hub.save(qkv.load(RUN).model, FOLDER)."
 
 
 def save(model: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) -> Path:
@@ -115,97 +101,3 @@ def _with_format(data: bytes) -> bytes:
     text = json.dumps({"__metadata__": {"format": "pt"}, **header}, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text + data[8 + size :]
-
-
-def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
-    """Return a tokenizer as files of the library `tokenizers`, which `transformers` loads.
-
-    Args:
-        tokenizer: of a model that was trained here, or that of a published model.
-
-    Returns:
-        Their names and bytes.
-
-    Raises:
-        UnsupportedError: the library has no such tokenizer.
-
-    Example:
-        >>> sorted(tokenizer_files(Tokenizer.learn(["abc"], kind="char")))
-        ['tokenizer.json', 'tokenizer_config.json']
-    """
-    imported = tokenizer.imported
-    if imported is not None:
-        return {"tokenizer.json": imported.source.encode()} if not imported.files else imported.original()
-    vocabulary = tokenizer.vocabulary
-    if not tokenizer.shared:
-        hint = f"Train with one tokenizer for both languages; {_ALONE}"
-        raise UnsupportedError("tokenizer", "one vocabulary", "one of sources and one of targets", hint)
-    if vocabulary.kind not in _LIBRARY:
-        hint = "Train with " + setting("tokenizer", "bpe") + f"; {_ALONE}"
-        expected = f"one of {', '.join(_LIBRARY)}"
-        raise UnsupportedError("tokenizer", expected, vocabulary.kind, hint)
-    library = _LIBRARY[vocabulary.kind](vocabulary)
-    if rules := _text_rules(vocabulary):
-        library.normalizer = normalizers.Sequence(rules)
-    library.add_special_tokens([AddedToken(special, normalized=False) for special in SPECIALS])
-    special_tokens = {f"{special.strip('<>')}_token": special for special in SPECIALS}
-    about = {"tokenizer_class": "PreTrainedTokenizerFast", **special_tokens, "clean_up_tokenization_spaces": False}
-    return {
-        "tokenizer.json": (library.to_str(pretty=True) + "\n").encode(),
-        "tokenizer_config.json": (json.dumps(about, indent=1, sort_keys=True) + "\n").encode(),
-    }
-
-
-def _text_rules(vocabulary: Vocabulary) -> list[normalizers.Normalizer]:
-    """Return what `Tokenizer.encode` does to a text first, in the same order."""
-    rules: list[normalizers.Normalizer] = []
-    if vocabulary.unicode != "none":
-        rules.append(_NORMAL_FORMS[vocabulary.unicode]())
-    if vocabulary.lowercase:
-        # The library lower-cases each character alone, but a sigma at the end of a word has a form of its own.
-        rules += [normalizers.Replace(Regex(_FINAL_SIGMA), "ς"), normalizers.Lowercase()]
-    if vocabulary.kind in OF_BYTES:
-        rules.append(normalizers.Prepend(" "))
-    return rules
-
-
-def _byte_pairs(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
-    merges = list[tuple[str, str]](vocabulary.merges)
-    return _of_bytes(models.BPE(vocab=_numbered(vocabulary), merges=merges))
-
-
-def _unigram(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
-    pieces = list(zip(vocabulary.pieces, vocabulary.scores, strict=True))
-    return _of_bytes(models.Unigram(pieces, unk_id=SPECIALS.index("<unk>")))
-
-
-def _of_bytes(model: models.Model) -> tokenizers.Tokenizer:
-    library = tokenizers.Tokenizer(model)
-    library.pre_tokenizer = bpe_splitter()
-    library.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
-    return library
-
-
-def _characters(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
-    library = _words(vocabulary)
-    library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    library.decoder = decoders.Fuse()
-    return library
-
-
-def _words(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
-    library = tokenizers.Tokenizer(models.WordLevel(_numbered(vocabulary), unk_token=SPECIALS[-1]))
-    library.pre_tokenizer = pre_tokenizers.Split(Regex(f"[{SEPARATORS}]+"), "removed")
-    return library
-
-
-def _numbered(vocabulary: Vocabulary) -> dict[str, int]:
-    return {piece: number for number, piece in enumerate(vocabulary.pieces)}
-
-
-_LIBRARY: Mapping[str, Callable[[Vocabulary], tokenizers.Tokenizer]] = {
-    "bpe": _byte_pairs,
-    "unigram": _unigram,
-    "char": _characters,
-    "none": _words,
-}

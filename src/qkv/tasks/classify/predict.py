@@ -96,7 +96,8 @@ class Labeler:
 
     def export_facts(self, to: str) -> dict[str, Any]:
         """Return what `about.json` of an export says, see `qkv.tasks.task.Answerer`."""
-        return {"longest": self.longest, "labels": list(self.labels)}
+        reads_words = self.tokenizer.imported is None  # word by word
+        return {"task": self.task, "longest": self.longest, "labels": list(self.labels), "reads_words": reads_words}
 
 
 @final

@@ -290,7 +290,8 @@ class Generator:
 
     def export_facts(self, to: str) -> dict[str, Any]:
         """Return what `about.json` of an export says, see `qkv.tasks.task.Answerer`."""
-        return {"longest": self.model.config.context, "labels": []}
+        never = list(self._forbidden())
+        return {"task": "generate", "longest": self.model.config.context, "labels": [], "never_written": never}
 
     def in_page(self) -> "tuple[Generator, LiveModel]":
         """Return the language model with the weights of a page, and what the page needs, see `ComputesInPage`."""

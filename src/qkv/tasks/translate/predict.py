@@ -371,7 +371,8 @@ class Translator:
         if to != "transformers" and self.table is not None and self.table.features == "separate":
             hint = "Train with " + setting("features", "front") + "."
             raise UnsupportedError(setting("to"), "a model with one source", "separate features", hint)
-        facts: dict[str, Any] = {"longest": self.longest, "labels": []}
+        facts: dict[str, Any] = {"task": "translate", "longest": self.longest, "labels": []}
+        facts["direction"] = -1 if self.right_to_left[0] else 1
         facts["longest_answer"] = int(self.limit(torch.tensor(self.longest, device="cpu")))
         if self.model.alignment_layer is not None:
             reading = self.reading

@@ -17,13 +17,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
-from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from qkv.values import execution
 
@@ -45,7 +47,7 @@ class Counter(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.launches: Occurrences[str] = Occurrences()
         self.reads: Occurrences[str] = Occurrences()
         self.copies: Occurrences[str] = Occurrences()
@@ -62,7 +64,7 @@ class Counter(TorchDispatchMode):
                 return torch.empty(source.numel(), source.ndim, dtype=torch.int64, device=source.device)
             return True if name == "aten::equal" or source.dtype == torch.bool else _one(source.dtype)
         result = func(*args, **kwargs)
-        if name.startswith("aten::_pack_padded") or (on_device and _on_host(name, args, result)):
+        if on_device and _on_host(name, args, result):
             self.copies[line_of_qkv()] += 1
         elif computes(func) and (on_device or (isinstance(result, Tensor) and result.is_cuda)):
             self.launches[name.removeprefix("aten::")] += 1
@@ -97,8 +99,8 @@ def line_of_qkv() -> str:
     return "outside of qkv" if frame is None else f"{frame.f_code.co_filename.rpartition('/qkv/')[2]}:{frame.f_lineno}"
 
 
-class FusedKernel(TorchFunctionMode):
-    """Call the kernel that PyTorch's CUDA build chooses for float32, where its CPU build composes a full matrix."""
+class AsOnCuda(TorchFunctionMode):
+    """Do what PyTorch's CUDA build does: one kernel for attention in float32."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Replace `scaled_dot_product_attention` of tensors whose widths that kernel takes."""
@@ -115,16 +117,75 @@ class FusedKernel(TorchFunctionMode):
         return kernel(query, key, value, mask, compute_lse, 0.0, causal, scale=scale)[0]
 
 
+_WHOLE = frozenset({"aten::gru", "aten::lstm", "aten::rnn_tanh", "aten::_pad_packed_sequence"})
+"""Operators that consist of others, but in inference mode come whole."""
+
+
+class RealOnHost(TorchDispatchMode):
+    """Run operators on tensors of the host outside of the fake mode, so that these have numbers, as beside a GPU.
+
+    Recurrent cells of the CPU build have no form for fake tensors; they get one here.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator; rows that are packed have one length, as theirs were copied from the device."""
+        kwargs = kwargs or {}
+        if func._schema.name in _WHOLE:
+            with self:
+                return func.decompose(*args, **kwargs)
+        if func is torch.ops.aten._thnn_fused_gru_cell.default:
+            return args[2].new_empty(args[2].shape), args[2].new_empty(args[2].shape[0], 5 * args[2].shape[1])
+        if func is torch.ops.aten._thnn_fused_gru_cell_backward.default:
+            wide = args[0].new_empty(args[0].shape[0], 3 * args[0].shape[1])
+            bias = wide.new_empty(wide.shape[1]) if args[2] else None
+            return wide, wide, torch.empty_like(args[0]), bias, bias
+        if func is torch.ops.aten._pack_padded_sequence.default and args[0].is_cuda:
+            rows, steps = args[0].shape[:2] if args[2] else args[0].shape[1::-1]
+            with unset_fake_temporarily():
+                sizes = torch.full((steps,), rows, dtype=torch.int64)
+            return args[0].new_empty(rows * steps, args[0].shape[-1]), sizes
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        device = kwargs.get("device")
+        if any(isinstance(x, FakeTensor) for x in tensors) or (
+            device is not None and torch.device(device).type != "cpu"
+        ):
+            return func(*args, **kwargs)
+        with unset_fake_temporarily():
+            return func(*args, **kwargs)
+
+
+def _as_list(x: Tensor) -> Any:
+    """Return ones in the place of the numbers of a fake tensor, which are copied to the host at once."""
+    x.flatten()[0].item()
+    with unset_fake_temporarily():
+        return torch.ones(x.shape, dtype=x.dtype).tolist()
+
+
 @contextmanager
 def fake_cuda() -> Iterator[None]:
     """Make tensors fake, and let qkv treat them as the eager tensors of a GPU that they stand for."""
-    tracing, plain = execution._TRACING, execution.PLAIN
-    execution._TRACING, execution.PLAIN = (), plain | {FakeTensor}
-    try:
-        with FakeTensorMode(allow_non_fake_inputs=True), FusedKernel():
-            yield
-    finally:
-        execution._TRACING, execution.PLAIN = tracing, plain
+    with (
+        patch.multiple(execution, _TRACING=(), PLAIN=execution.PLAIN | {FakeTensor}),
+        patch.object(FakeTensor, "tolist", _as_list),
+        FakeTensorMode(allow_non_fake_inputs=True),
+        RealOnHost(),  # type: ignore[no-untyped-call]
+        AsOnCuda(),
+    ):
+        yield
+
+
+def on_fake_cuda(model: nn.Module) -> None:
+    """Replace the parameters and buffers of a model by fake ones on CUDA; call it inside of `fake_cuda`."""
+    replaced: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                fake = nn.Parameter(torch.empty_like(parameter, device="cuda"), parameter.requires_grad)
+                module._parameters[name] = replaced.setdefault(id(parameter), fake)
+        for name, buffer in module._buffers.items():
+            module._buffers[name] = None if buffer is None else torch.empty_like(buffer, device="cuda")
+        if isinstance(module, nn.RNNBase):
+            module._flat_weights = [getattr(module, name) for name in module._flat_weights_names]
 
 
 def has_guard() -> bool:

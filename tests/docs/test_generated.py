@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks.engine import page as engine
 from benchmarks.kept import read
+from benchmarks.launches import __main__ as launches
 from results.table import write_table
 
 from benchmarks import first_calls, memory, overhead
@@ -28,6 +29,10 @@ def test_the_page_of_memory_is_what_its_script_writes() -> None:
 
 def test_the_page_of_first_calls_is_what_its_script_writes() -> None:
     assert text(first_calls.PAGE) == first_calls.page(read(first_calls.RESULTS))
+
+
+def test_the_page_of_launches_is_what_its_script_writes() -> None:
+    assert text(launches.PAGE) == launches.page(json.loads(text(launches.RESULTS)))
 
 
 def test_the_page_of_results_is_what_its_script_writes(tmp_path: Path) -> None:

@@ -113,6 +113,15 @@ def test_a_preferred_algorithm_yields_to_one_that_is_clearly_faster_everywhere(
     assert plan_for(problem).algorithm == ("tiled.blocked" if taken else preferred[0])
 
 
+def test_a_gpu_takes_fused_kernels_first_and_is_told_that_none_has_run_them() -> None:
+    for queries in (16, 2048):
+        plan = plan_for(problem_of(queries, queries)._replace(device="cuda"))
+        assert plan.algorithm == "sdpa.flash"
+        assert "no GPU has run it" in plan.why
+        assert "predicted" not in plan.why
+    assert "no GPU" not in plan_for(problem_of(16, 16)).why
+
+
 def test_quadratic_memory_ends_at_the_limit() -> None:
     side = int(QUADRATIC_LIMIT**0.5)
     problem = problem_of(side + 1, side + 1, score=Gaussian())

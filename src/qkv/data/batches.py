@@ -48,6 +48,7 @@ class Batch:
         target: ids, `bos` first, then the target, then `eos`, (B, T) int64.
         target_lengths: (B,) int64, including `bos` and `eos`.
         indices: the `index` of each example.
+        count: how many tokens of the target follow another one: the labels that count.
 
     Example:
         >>> batch = collate([Example((5, 6), (7,), 0)], pad=0, bos=1, eos=2)
@@ -60,6 +61,7 @@ class Batch:
     target: Tensor
     target_lengths: Tensor
     indices: tuple[int, ...]
+    count: int
 
     @property
     def labels(self) -> Tensor:
@@ -93,6 +95,7 @@ class Batch:
             self.target.to(device),
             self.target_lengths.to(device),
             self.indices,
+            self.count,
         )
 
 
@@ -242,7 +245,8 @@ def collate(
     source_BS, source_lengths_B = collate_sources([example.source for example in examples], pad, device)
     target_BT, target_lengths_B = collate_sources([(bos, *example.target, eos) for example in examples], pad, device)
     indices = tuple(example.index for example in examples)
-    return Batch(source_BS, source_lengths_B, target_BT, target_lengths_B, indices)
+    count = sum(len(example.target) + 1 for example in examples)
+    return Batch(source_BS, source_lengths_B, target_BT, target_lengths_B, indices, count)
 
 
 def collate_sources(

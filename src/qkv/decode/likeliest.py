@@ -10,7 +10,7 @@ from torch import Tensor
 from qkv.compiled.available import why_unavailable
 from qkv.errors import ConfigError, QkvError
 from qkv.values.checked import is_whole_number
-from qkv.values.execution import readable
+from qkv.values.execution import on_host, readable
 
 _COMPILED_FROM = 1 << 18
 """Scores from which the compiled search runs; a process that decodes little does not load kernels."""
@@ -148,7 +148,7 @@ def log_probabilities(logits_RN: Tensor) -> Tensor:
 
 def _fill_impossible_rows(scores_RN: Tensor, gains_RC: Tensor) -> Tensor:
     """Replace NaN by −inf in rows whose scores are all −inf; leave other NaN."""
-    if not torch.compiler.is_compiling() and not gains_RC[:, 0].isnan().any():
+    if on_host(gains_RC.device) and not torch.compiler.is_compiling() and not gains_RC[:, 0].isnan().any():
         return gains_RC
     return gains_RC.masked_fill((scores_RN == -torch.inf).all(-1, keepdim=True), -torch.inf)
 

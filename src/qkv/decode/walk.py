@@ -52,7 +52,10 @@ def walk(
     """
     limits = as_limits(limit, source)
     journal = StepJournal(rows=source.shape[0])
-    rows = (limits > 0).nonzero().squeeze(1)
+    if isinstance(limit, int):
+        rows, longest = torch.arange(source.shape[0] if limit > 0 else 0, device=source.device), limit
+    else:
+        rows, longest = (limits > 0).nonzero().squeeze(1), int(limits.max()) if limits.numel() else 0
     if rows.numel() == 0:
         return journal.hypotheses(eos)
     with opened(session) as current:
@@ -60,19 +63,32 @@ def walk(
         if rows.numel() < source.shape[0]:
             state = model.select(state, rows)
         tokens = torch.full_like(rows, bos)
-        for step in range(int(limits.max())):
+        for step in range(longest):
             logits, state = model.step(tokens, state)
             tokens, gains = choose(logits, rows, step)
             possible = gains != -torch.inf
-            chosen = (rows, tokens, gains)
-            journal.note(*(chosen if possible.all() else (x[possible] for x in chosen)))
-            active = (possible & (tokens != eos) & (limits[rows] > step + 1)).nonzero().squeeze(1)
-            if active.numel() == 0:
+            goes_on = possible & (tokens != eos) & (limits[rows] > step + 1)
+            # One read for all that a step asks, as each one waits for a GPU.
+            are_numbers = gains.isnan().logical_not_().all().long()
+            sound, chosen, active = torch.stack([are_numbers, possible.sum(), goes_on.sum()]).tolist()
+            if not sound:
+                journal.expect_numbers(rows, gains)
+            noted = (rows, tokens, gains)
+            journal.steps.append(noted if chosen == rows.numel() else _take(noted, possible, chosen))
+            if active == 0:
                 break
-            if active.numel() < rows.numel():
-                state = model.select(state, active)
-                rows, tokens = rows[active], tokens[active]
+            if active < rows.numel():
+                indices = torch.nonzero_static(goes_on, size=active).squeeze(1)
+                state = model.select(state, indices)
+                rows, tokens = rows[indices], tokens[indices]
     return journal.hypotheses(eos)
+
+
+def _take(parts: tuple[Tensor, Tensor, Tensor], kept: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Take the `count` rows of each tensor that are kept."""
+    indices = torch.nonzero_static(kept, size=count).squeeze(1)
+    rows, tokens, gains = (part[indices] for part in parts)
+    return rows, tokens, gains
 
 
 def as_limits(limit: int | Tensor, source: Tensor) -> Tensor:
@@ -161,8 +177,12 @@ class StepJournal:
             QkvError: the model's scores are not numbers.
         """
         if gains.isnan().any():
-            expect_numbers(gains, f"row {int(rows[gains.isnan()][0])} at step {len(self.steps)}")
+            self.expect_numbers(rows, gains)
         self.steps.append((rows, tokens, gains))
+
+    def expect_numbers(self, rows: Tensor, gains: Tensor) -> None:
+        """Raise the error that names the first row whose log-probability is not a number."""
+        expect_numbers(gains, f"row {int(rows[gains.isnan()][0])} at step {len(self.steps)}")
 
     def hypotheses(self, eos: int) -> list[Hypothesis]:
         """Return the hypotheses.
@@ -175,10 +195,11 @@ class StepJournal:
         """
         tokens: list[list[int]] = [[] for _ in range(self.rows)]
         gains: list[list[float]] = [[] for _ in range(self.rows)]
-        for step in self.steps:
-            for row, token, gain in zip(*(part.tolist() for part in step), strict=True):
-                tokens[row].append(token)
-                gains[row].append(gain)
+        # All steps at once: a GPU is waited for with each list.
+        parts = [torch.cat(part).tolist() for part in zip(*self.steps, strict=True)]
+        for row, token, gain in zip(*parts, strict=True):
+            tokens[row].append(token)
+            gains[row].append(gain)
         hypotheses = []
         for ids, terms in zip(tokens, gains, strict=True):
             finished = ids[-1:] == [eos]

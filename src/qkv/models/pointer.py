@@ -22,6 +22,7 @@ from qkv.nn.feed_forward import FeedForward
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.pointer import Pointer
 from qkv.nn.positions import sinusoidal
+from qkv.values.execution import on_host
 from qkv.values.rows import real_positions, select_rows
 
 END = 0
@@ -277,7 +278,9 @@ class PointerNetwork(Predictor[PointerState]):
 
     def _check_target(self, target: Tensor, state: PointerState) -> None:
         fits = target.ndim == 2 and target.dtype == torch.int64 and len(target) == len(state.free)
-        if not fits or (target.numel() and not 0 <= int(target.min()) <= int(target.max()) < state.free.shape[1]):
+        # A GPU would have to be waited for.
+        checked = target.numel() > 0 and on_host(target.device)
+        if not fits or (checked and not 0 <= int(target.min()) <= int(target.max()) < state.free.shape[1]):
             expected = f"int64 (B, T) of positions from 0 to {state.free.shape[1] - 1}"
             hint = "Elements count from 1; 0 ends the sequence."
             raise ShapeError("target", expected, f"{target.dtype} {tuple(target.shape)}", hint)

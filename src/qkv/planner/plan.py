@@ -35,6 +35,7 @@ CLEARLY = 1.2
 CLEARLY_ELSEWHERE = 1.3
 """The same on a processor without one, by every table."""
 
+_UNTRIED = "its launches were counted on fake CUDA tensors, and no GPU has run it"
 AUTO = "auto"
 _PARALLEL = 1 << 15
 """PyTorch computes fewer elements in one thread (its `GRAIN_SIZE`)."""
@@ -153,10 +154,13 @@ class Plan:
         declined, chosen = dict(self.declined), self.candidates[0]
         serving = _best_first(_serving(self.problem, self.requested), self.problem)
         others = [algorithm.name for algorithm in serving if algorithm is not chosen and algorithm.name not in declined]
-        reason = f"predicted to be faster than {', '.join(others)}" if others else "the only one that serves"
+        on_gpu = not on_host(torch.device(self.problem.device))
+        choice = "taken before" if on_gpu else "predicted to be faster than"
+        reason = f"{choice} {', '.join(others)}" if others else "the only one that serves"
         if self.requested != AUTO:
             reason = "requested by name" + (f", and {reason}" if others else "")
-        return "; ".join(part for part in (f"{reason}: {chosen.summary}", self.facts) if part)
+        untried = _UNTRIED if on_gpu else ""
+        return "; ".join(part for part in (f"{reason}: {chosen.summary}", self.facts, untried) if part)
 
     @property
     def operations(self) -> int:
@@ -196,8 +200,13 @@ class Plan:
         for other in ALGORITHMS:
             if other.name != self.algorithm:
                 reason = declined.get(other.name) or refusal(other, self.problem, self.requested)
-                ratio = 0.0 if reason else max(times(self.problem, other)) / self.microseconds
-                yield other.name, reason or f"serves too, in {ratio:.1f} times the predicted time"
+                yield other.name, reason or self._compared(other)
+
+    def _compared(self, other: Algorithm) -> str:
+        """Say how long another algorithm takes, as far as what was measured on processors tells."""
+        if not on_host(torch.device(self.problem.device)):
+            return "serves too"
+        return f"serves too, in {max(times(self.problem, other)) / self.microseconds:.1f} times the predicted time"
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the plan as names and texts, the rows of its table."""

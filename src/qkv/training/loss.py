@@ -14,7 +14,9 @@ _ROWS = 512
 """Tokens whose logits are in memory at a time: enough for full matrix speed, few enough to be overwritten in place."""
 
 
-def label_smoothed_loss(logits: Tensor, target: Tensor, padding: int, smoothing: float = 0.0) -> tuple[Tensor, int]:
+def label_smoothed_loss(
+    logits: Tensor, target: Tensor, padding: int, smoothing: float = 0.0, count: int | None = None
+) -> tuple[Tensor, int]:
     """Sum the label-smoothed cross entropy over all tokens that are not padding.
 
     Args:
@@ -22,6 +24,8 @@ def label_smoothed_loss(logits: Tensor, target: Tensor, padding: int, smoothing:
         target: the target tokens, (...), int64.
         padding: the token to ignore.
         smoothing: ε, the part of a target's weight that is spread evenly over all N tokens.
+        count: the number of tokens that count, if it is known where the batch was made; None to count them, for which a
+            GPU must be waited for.
 
     Returns:
         The sum in nats, a float32 scalar, and the number of tokens that count.
@@ -38,18 +42,18 @@ def label_smoothed_loss(logits: Tensor, target: Tensor, padding: int, smoothing:
     # Sums of logarithms lose too much precision in bfloat16.
     flat = flat if flat.dtype == torch.float64 else flat.float()
     loss = F.cross_entropy(flat, target.reshape(-1), ignore_index=padding, reduction="sum", label_smoothing=smoothing)
-    return loss, int((target != padding).sum())
+    return loss, int((target != padding).sum()) if count is None else count
 
 
 def layer_loss(
-    states: Tensor, layer: nn.Module, target: Tensor, padding: int, smoothing: float = 0.0
+    states: Tensor, layer: nn.Module, target: Tensor, padding: int, smoothing: float = 0.0, count: int | None = None
 ) -> tuple[Tensor, int]:
     """Sum the label-smoothed cross entropy of an output layer's logits over all tokens that are not padding.
 
     Args:
         states: inputs of the output layer (..., M).
         layer: a plain `nn.Linear`, whose logits are never stored; any other module is called.
-        target, padding, smoothing: as for `output_loss`.
+        target, padding, smoothing, count: as for `output_loss`.
 
     Returns:
         As for `output_loss`.
@@ -61,12 +65,18 @@ def layer_loss(
     """
     if is_plain(layer, nn.Linear):
         weight, bias = layer.weight, layer.bias
-        return output_loss(states, weight, bias, target, padding, smoothing)  # type: ignore[arg-type]
-    return label_smoothed_loss(layer(states), target, padding, smoothing)
+        return output_loss(states, weight, bias, target, padding, smoothing, count)  # type: ignore[arg-type]
+    return label_smoothed_loss(layer(states), target, padding, smoothing, count)
 
 
 def output_loss(
-    states: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, padding: int, smoothing: float = 0.0
+    states: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    padding: int,
+    smoothing: float = 0.0,
+    count: int | None = None,
 ) -> tuple[Tensor, int]:
     """Sum the label-smoothed cross entropy of a linear layer's logits over all tokens that are not padding.
 
@@ -80,6 +90,7 @@ def output_loss(
         target: the target tokens (...), int64.
         padding: the token to ignore.
         smoothing: ε, the part of a target's weight that is spread evenly over all N tokens.
+        count: as for `label_smoothed_loss`.
 
     Returns:
         The sum in nats, a scalar of at least float32; and the number of tokens that count.
@@ -94,7 +105,8 @@ def output_loss(
         (1.3863, 3)
     """
     flat, labels = states.reshape(-1, states.shape[-1]), target.reshape(-1)
-    counted = (labels != padding).nonzero().squeeze(1)
+    real = labels != padding
+    counted = (real.nonzero() if count is None else torch.nonzero_static(real, size=count)).squeeze(1)
     if counted.numel() < labels.numel():
         flat, labels = flat.index_select(0, counted), labels.index_select(0, counted)
     kind = flat.device.type

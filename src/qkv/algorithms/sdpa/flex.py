@@ -1,7 +1,8 @@
 """Backend `flex`: PyTorch's flex attention, for plain or soft-capped dot products on a GPU, under `torch.compile`.
 
 Uncompiled it builds the full matrix of scores, and compilation takes half a minute; so it is used only if the caller
-compiles anyway. Masks are passed as a `BlockMask` made from the key range of each row.
+compiles anyway. Masks are passed as a `BlockMask`, made from the key range of each row or from a table. Biases are
+read for each pair: one number for each j − i, as ALiBi and relative tables have, or one for each pair.
 """
 
 from collections.abc import Callable
@@ -10,7 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qkv.algorithms.sdpa.flash import RESIDENT_LIMIT
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
+from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import passes, product_operations
 from qkv.scores.pointwise import Linear, Softcap
@@ -31,8 +34,10 @@ def refuses(problem: Problem) -> str | None:
 
 
 def _refuses_sizes(problem: Problem) -> str | None:
-    if problem.mask not in ("all", "causal", "keys", "bounds") or problem.bias != "none":
-        return f"a mask of the kind {problem.mask} or a bias would be read from memory for each pair"
+    if problem.bias.endswith("closure"):
+        return "the bias may close over tensors that learn"
+    if problem.bias_by_tile and problem.rows * problem.queries * problem.keys > RESIDENT_LIMIT:
+        return f"a position bias would be materialized as a matrix of more than {RESIDENT_LIMIT} numbers"
     if 0 in (problem.rows, problem.queries, problem.keys, problem.width, problem.value_width):
         return "an axis is empty"
     return None
@@ -50,7 +55,7 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
 
     query, key, scale = call.score.prepare(call.query, call.key).with_number()
     query, key, value = (_four_dimensional(x, problem.leading) for x in (query, key, call.value))
-    score, block_mask = _score(problem), _block_mask(problem, call)
+    score, block_mask = _score(problem, call), _block_mask(problem, call)
     # A score may compute its operands in a wider dtype than that of the values.
     output = flex_attention(query, key, value.to(query.dtype), score_mod=score, block_mask=block_mask, scale=scale)
     output = output.to(problem.dtype)
@@ -66,11 +71,21 @@ def _four_dimensional(x: Tensor, leading: Shape) -> Tensor:
     return x.expand(*leading, *x.shape[-2:]).reshape(-1, heads, *x.shape[-2:])
 
 
-def _score(problem: Problem) -> Callable[..., Tensor] | None:
-    if isinstance(problem.pointwise, Linear):
-        return None
-    pointwise = problem.pointwise
-    return lambda score, b, h, q, k: pointwise(score)
+def _score(problem: Problem, call: Call) -> Callable[..., Tensor] | None:
+    """Return what follows the dot product of a pair: a cap and a bias."""
+    pointwise, bias, last = problem.pointwise, call.bias, problem.queries - 1
+    if bias is None:
+        return None if isinstance(pointwise, Linear) else lambda score, b, h, q, k: pointwise(score)
+    if isinstance(bias, PositionBias) and bias.bias.relative:
+        diagonals = _table(bias.diagonals()[..., None, :], problem, 1, last + problem.keys)
+        return lambda score, b, h, q, k: pointwise(score) + diagonals[b, h, 0, k - q + last]
+    pairs = _table(bias.tile() if isinstance(bias, PositionBias) else bias, problem, problem.queries, problem.keys)
+    return lambda score, b, h, q, k: pointwise(score) + pairs[b, h, q, k]
+
+
+def _table(table: Tensor, problem: Problem, rows: int, columns: int) -> Tensor:
+    """Expand a table to (batch, heads, rows, columns)."""
+    return _four_dimensional(table.expand(*table.shape[:-2], rows, columns), problem.leading)
 
 
 def _block_mask(problem: Problem, call: Call) -> Any:
@@ -82,6 +97,14 @@ def _block_mask(problem: Problem, call: Call) -> Any:
     queries, keys, device = problem.queries, problem.keys, call.query.device
     if problem.mask == "causal":
         return create_block_mask(lambda b, h, q, k: q >= k, None, None, queries, keys, device)
+    heads = problem.leading[-1] if problem.leading else 1
+    if problem.mask in ("dense", "predicate"):
+        visible = call.visibility.matrix()
+        assert visible is not None
+        table = _table(visible, problem, queries, keys)
+        return create_block_mask(
+            lambda b, h, q, k: table[b, h, q, k], problem.rows // heads, heads, queries, keys, device
+        )
     bounds = call.visibility.bounds
     assert bounds is not None
     first, last = (None if x is None else _rows(x, problem) for x in bounds)
@@ -90,7 +113,6 @@ def _block_mask(problem: Problem, call: Call) -> Any:
         after = k >= 0 if first is None else k >= first[b, h, q]
         return after if last is None else after & (k < last[b, h, q])
 
-    heads = problem.leading[-1] if problem.leading else 1
     return create_block_mask(sees, problem.rows // heads, heads, queries, keys, device)
 
 

@@ -17,9 +17,11 @@ from qkv.engine.derivatives import Constants, differentiable_gradients, terms_of
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
 from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
+from qkv.engine.tiles import RESIDENT
 from qkv.engine.unchanged import Reads
 from qkv.engine.work import is_hidden, memory_traffic, pairs_of, passes, product_operations
 from qkv.masks.lower import Visibility
+from qkv.values.execution import on_host
 
 
 def refuses(problem: Problem) -> str | None:
@@ -98,7 +100,8 @@ def work(problem: Problem) -> Work:
         f"calls of {problem.core} with hidden pairs": 1 if is_hidden(problem) else 0,
         **memory_traffic(problem),
     }
-    return Work(int(product_operations(problem) * passes(problem)), 64 << 20, counts)
+    memory = 64 << 20 if on_host(torch.device(problem.device)) else 10 * 4 * RESIDENT.scores
+    return Work(int(product_operations(problem) * passes(problem)), memory, counts)
 
 
 def run(problem: Problem, call: Call, facts: Facts = None) -> Result:

@@ -49,7 +49,8 @@ class Repeated:
         traced = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
         rewritten = traced or transformed()
         if steps > 1 and torch.is_grad_enabled() and weight.requires_grad and not rewritten:
-            marks = weight.new_zeros(steps)
+            # On the host, wherever the weight is: the backward pass reads them.
+            marks = torch.zeros(steps, dtype=weight.dtype, device="cpu")
             gathered = _Gathered.apply(weight, bias, marks, self._saved, self._back)  # type: ignore[no-untyped-call]
             self._weight, self._marks = gathered
 
@@ -127,7 +128,7 @@ class Marks:
             The mark of the step: its contribution to the gradient of the vector.
         """
         self._saved[step] = inputs, grad
-        mark = grad.new_zeros(self._steps)
+        mark = torch.zeros(self._steps, dtype=grad.dtype, device="cpu")
         mark[step] = 1
         return mark
 

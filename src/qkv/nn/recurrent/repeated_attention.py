@@ -64,7 +64,7 @@ class RepeatedAttention:
         # A hook may change what a step returns, and so its gradient: then each step computes its own.
         if large and learns and _is_replaceable(attention, key) and not has_hooks(attention):
             full = partial(attention.forward, score=score, mask=mask)
-            marks = key.new_zeros(steps)
+            marks = torch.zeros(steps, dtype=key.dtype, device="cpu")  # the backward pass reads them
             masks = tensors_in(mask)
             self._marks = _Memory.apply(key, value, marks, full, self._saved, *masks)  # type: ignore[no-untyped-call]
             self._key, self._value = key.detach(), value.detach()

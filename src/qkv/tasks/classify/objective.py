@@ -41,6 +41,7 @@ class LabelBatch(NamedTuple):
         labels: labels of words (B, W), int64, −100 in the padding.
         features: features for a wide model (B, F), int64; None for other models.
         counts: number of features of each text (B,), int64; None for other models.
+        known: how many labels there are.
     """
 
     ids: Tensor
@@ -49,6 +50,7 @@ class LabelBatch(NamedTuple):
     labels: Tensor
     features: Tensor | None = None
     counts: Tensor | None = None
+    known: int = 0
 
 
 @final
@@ -97,7 +99,7 @@ class LabelTask:
             reduction="sum",
             label_smoothing=self.smoothing,
         )
-        return loss, int((batch.labels != NO_LABEL).sum())
+        return loss, batch.known
 
     def lines(self, indices: Sequence[int]) -> list[int]:
         """Return the line numbers of texts in the user's file."""
@@ -171,7 +173,8 @@ def stack(items: Sequence[EncodedText], padding: int, device: torch.device) -> L
     labels, _ = collate_sources([item.labels or (NO_LABEL,) * len(item.begins) for item in items], NO_LABEL)
     features = [item.features for item in items if item.features is not None]  # of all texts, or of none
     wide = collate_sources(features, 0) if features else ()
-    return LabelBatch(*(tensor.to(device) for tensor in (ids, lengths, begins, labels, *wide)))
+    batch = LabelBatch(*(tensor.to(device) for tensor in (ids, lengths, begins, labels, *wide)))
+    return batch._replace(known=int((labels != NO_LABEL).sum()))
 
 
 def label_scores(model: ReaderModel, batch: LabelBatch) -> Tensor:

@@ -53,12 +53,13 @@ class LanguageTask:
 
     def objective(self, batch: Tensor) -> tuple[Tensor, int]:
         """Compute the smoothed cross entropy of each next token: windows have no padding."""
+        count = batch[:, 1:].numel()
         capped = isinstance(self.model, LanguageModel) and self.model.parts.output_softcap is not None
         if capped or is_watched(self.model):
             # The bound of the logits comes between the output layer and the loss, and so do hooks of the model.
-            return label_smoothed_loss(self.model(batch[:, :-1]), batch[:, 1:], NO_LABEL, self.smoothing)
+            return label_smoothed_loss(self.model(batch[:, :-1]), batch[:, 1:], NO_LABEL, self.smoothing, count)
         states = self.model.advance(batch[:, :-1])[0]
-        return layer_loss(states, self.model.output, batch[:, 1:], NO_LABEL, self.smoothing)
+        return layer_loss(states, self.model.output, batch[:, 1:], NO_LABEL, self.smoothing, count)
 
     def lines(self, indices: Sequence[int]) -> list[int]:
         """Return the line numbers where windows begin."""

@@ -38,12 +38,14 @@ class PointBatch(NamedTuple):
         lengths: (B,), int64.
         previous: `END`, then the target (B, T), int64, 0 in the padding.
         target: the target, then `END` (B, T), int64, −100 in the padding.
+        known: how many positions the targets have, `END` included.
     """
 
     elements: Tensor
     lengths: Tensor
     previous: Tensor
     target: Tensor
+    known: int
 
 
 @final
@@ -112,13 +114,13 @@ class PointTask:
     def _loss(self, batch: PointBatch, smoothing: float) -> tuple[Tensor, int]:
         chances = self.model(batch.elements, batch.lengths, batch.previous).float()
         loss = F.nll_loss(chances.flatten(0, 1), batch.target.flatten(), ignore_index=NO_LABEL, reduction="sum")
-        real = batch.target != NO_LABEL
         if smoothing:
             # What cannot be pointed at has probability 0 and takes no part in the smoothing.
             possible = chances > -torch.inf
             spread = -chances.masked_fill(~possible, 0).sum(-1) / possible.sum(-1).clamp(min=1)
-            loss = (1 - smoothing) * loss + smoothing * spread[real].sum()
-        return loss, int(real.sum())
+            real = torch.nonzero_static(batch.target.flatten() != NO_LABEL, size=batch.known)[:, 0]
+            loss = (1 - smoothing) * loss + smoothing * spread.flatten()[real].sum()
+        return loss, batch.known
 
 
 def judge_positions(
@@ -212,4 +214,6 @@ def stack(items: Sequence[Pointed], vocabulary: ElementVocabulary | None, device
     else:
         vectors = [torch.as_tensor(item.elements, dtype=torch.float32, device="cpu") for item in items]
         elements = torch.nn.utils.rnn.pad_sequence(vectors, batch_first=True)
-    return PointBatch(*(tensor.to(device) for tensor in (elements, lengths, previous, target)))
+    known = sum(len(item.target) + 1 for item in items)
+    elements, lengths, previous, target = (tensor.to(device) for tensor in (elements, lengths, previous, target))
+    return PointBatch(elements, lengths, previous, target, known)

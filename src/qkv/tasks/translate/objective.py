@@ -128,5 +128,5 @@ class TranslationTask:
         inputs = (batch.source, batch.source_lengths, batch.target[:, :-1])
         labels = batch.labels
         if isinstance(self.model, CopyingTranslator | MonotonicTranslator) or is_watched(self.model):
-            return label_smoothed_loss(self.model(*inputs), labels, NO_LABEL, smoothing)
-        return layer_loss(self.model.states(*inputs), self.model.output, labels, NO_LABEL, smoothing)
+            return label_smoothed_loss(self.model(*inputs), labels, NO_LABEL, smoothing, batch.count)
+        return layer_loss(self.model.states(*inputs), self.model.output, labels, NO_LABEL, smoothing, batch.count)

@@ -198,7 +198,7 @@ def test_prompts_that_cannot_be_read_are_named(generator: Generator) -> None:
         generator.generate([""])
     with pytest.raises(DataError, match="characters of the training text; got 'ß'"):
         generator.generate(["the ß"])
-    with pytest.raises(ConfigError, match="tokens: expected at least 1"):
+    with pytest.raises(ConfigError, match="tokens: expected an integer, at least 1"):
         generator.generate(["the"], tokens=0)
 
 

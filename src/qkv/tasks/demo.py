@@ -15,13 +15,13 @@ from rich.console import Console
 from qkv.checkpoint.disk import make_folder, replace_file
 from qkv.data.corpus import Pair
 from qkv.data.dates import splits
+from qkv.metrics.matches import exact_match
 from qkv.tasks.drawing import alignments
 from qkv.tasks.notes import as_json, note, working
 from qkv.tasks.run import train_run
 from qkv.tasks.streams import write_json
 from qkv.tasks.translate.predict import Translation, Translator
 from qkv.tasks.translate.recipe import RECIPE
-from qkv.tasks.translate.scoring import judge
 from qkv.view.export import save
 
 STEPS = 500
@@ -78,21 +78,10 @@ def _write(path: Path, pairs: Sequence[Pair]) -> None:
     replace_file(path, "".join(f"{pair.source}\t{pair.target}\n" for pair in pairs).encode("utf-8"))
 
 
-def read_exactly(texts: Sequence[str], pairs: Sequence[Pair]) -> float:
-    """Return the percentage of dates that are read correctly.
-
-    Example:
-        >>> pairs = [Pair("3 May", "2011-05-03", 1), Pair("5 May", "2011-05-05", 2), Pair("4 May", "2011-05-04", 3)]
-        >>> round(read_exactly(["2011-05-03", "2011-05-04", "2011-05-04"], pairs), 1)
-        66.7
-    """
-    return next(figure.value for figure in judge(texts, pairs) if figure.name == "exact_match")
-
-
 def _show(translator: Translator, unseen: Sequence[Pair], page: Path, run: Path) -> None:
     with working("reading unseen dates"):
         translations = translator.translate_fully([pair.source for pair in unseen])
-    exact = read_exactly([translation.text for translation in translations], unseen)
+    exact = exact_match([translation.text for translation in translations], [pair.target for pair in unseen]).value
     examples = translator.translate_fully([pair.source for pair in unseen[:EXAMPLES]], attention=True)
     save(page, alignments(examples))
     if as_json():

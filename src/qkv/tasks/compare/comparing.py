@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 from qkv.checkpoint.disk import make_folder
 from qkv.errors import ConfigError, QkvError, quantity, setting
+from qkv.settings import build
 from qkv.tasks.compare.comparison import Comparison
 from qkv.tasks.compare.grid import AnyRecipe, cells_of, divided
-from qkv.tasks.compare.settings import MOST_SEEDS, NOT_COMPARED, SEEDS, TEST
+from qkv.tasks.compare.settings import NOT_COMPARED, SEEDS, TEST, CompareOptions
 from qkv.tasks.compare.training import Result, Training, evaluation_of, planned, planned_folds, result_of, train_cell
 from qkv.tasks.notes import Verbosity, note, use_verbosity, verbose
 from qkv.training.screen import show_figures
@@ -57,8 +58,7 @@ def compare(
     if out is None:
         hint = "For example " + setting("out", "comparison") + ". Run the same command again to go on."
         raise ConfigError(setting("out"), "a folder for the trainings", "none", hint)
-    if seeds is not None and not 1 <= seeds <= MOST_SEEDS:
-        raise ConfigError("seeds", f"from 1 to {MOST_SEEDS:,}", f"{seeds}", "3 show how much a figure varies.")
+    build(CompareOptions, {"seeds": seeds, "folds": folds})
     if folds is not None and seeds is not None:
         hint = "Each part has one training: omit one of them."
         raise ConfigError("seeds", "no " + setting("folds") + " beside it", "both", hint)

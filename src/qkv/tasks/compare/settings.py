@@ -11,7 +11,6 @@ from qkv.tasks.settings import Device, TaskSettings
 
 TEST = "test_"
 """What begins the name of a setting that names files to test on."""
-MOST_SEEDS = 1000
 SEEDS = 3
 """Trainings of each combination, by default."""
 NOT_COMPARED: Mapping[str, str] = MappingProxyType(
@@ -33,7 +32,7 @@ class CompareOptions:
 
     out: Annotated[Path | None, Option("The folder of the trainings. Run the same command again to go on")] = None
     seeds: Annotated[
-        int | None, Option("Trainings of each combination, with the seeds from 0 on", least=1, or_else=SEEDS)
+        int | None, Option("Trainings of each combination, with the seeds from 0 on", least=1, most=1000, or_else=SEEDS)
     ] = None
     folds: Annotated[
         int | None,

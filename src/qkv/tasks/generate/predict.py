@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, final, get_args
+from typing import TYPE_CHECKING, Any, cast, final
 
 import torch
 from torch import Tensor
@@ -20,14 +20,14 @@ from qkv.decode.likeliest import expect_numbers
 from qkv.decode.prompted import PaddedReader, Prompted
 from qkv.decode.protocol import Stepper
 from qkv.decode.sampling import Sampling, row_keys, sample
-from qkv.errors import ConfigError, DataError, QkvError, expect_name, setting
+from qkv.errors import ConfigError, DataError, QkvError, setting
 from qkv.metrics.figure import Figure
 from qkv.models.language_model import LanguageModel
 from qkv.settings import build
 from qkv.tasks.corpora.text import TextInMemory
 from qkv.tasks.generate.model import Config, build_model
 from qkv.tasks.generate.scoring import TextModel, judge
-from qkv.tasks.generate.settings import GENERATE, TEMPERATURE, TOKENS, GenerateEvaluation, LongPrompt
+from qkv.tasks.generate.settings import GENERATE, TEMPERATURE, TOKENS, GenerateEvaluation, GenerateRequest, LongPrompt
 from qkv.tasks.python_values import as_source, expect_texts, text_line
 from qkv.tasks.runs import Trained, expect_task, load_trained, rebuild
 from qkv.tasks.task import Scored
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from qkv.view.live import LiveModel
     from qkv.view.scene import Scene
 
-_ROWS, _WIDEST = 64, 1_000_000
+_ROWS = 64
 _PAGE_TOKENS = 20
 """Tokens that are compared before and after the weights of a page are rounded."""
 
@@ -127,12 +127,10 @@ class Generator:
             DataError: a prompt is empty, too long, or has characters that the model does not know.
             ConfigError: a number is outside its range, or a setting of sampling is given with a beam.
         """
+        _check(tokens=tokens, beam=beam, no_repeat_ngram=no_repeat_ngram, long_prompt=long_prompt)
         sampling = Sampling(temperature, top_k, top_p, seed)
         prompts = expect_texts(prompts, "prompts")
         sources = [self._encode(prompt, long_prompt) for prompt in prompts]
-        if not 1 <= beam <= _WIDEST:
-            got, hint = f"{beam}", "1 is without a beam."
-            raise ConfigError("beam", f"from 1 to {_WIDEST:,}", got, hint)
         if beam != 1:
             _expect_no_sampling(sampling)
         if beam != 1 or self.tokenizer.imported is not None:
@@ -148,7 +146,7 @@ class Generator:
                 [sources[index] for index in indices], [keys[index] for index in indices], sampling, no_repeat_ngram
             )
             # One row of token ids per step.
-            steps = [next(draws) for _ in range(_at_least_one(tokens))]
+            steps = [next(draws) for _ in range(tokens)]
             for index, ids in zip(indices, zip(*steps, strict=True) if steps else [()] * len(indices), strict=True):
                 completed[index] = prompts[index] + "".join(self.tokenizer.decode_stream(sources[index], ids))
         return completed
@@ -176,13 +174,14 @@ class Generator:
         Raises:
             DataError, ConfigError: as for `generate`, before the first piece.
         """
+        _check(tokens=tokens, no_repeat_ngram=no_repeat_ngram, long_prompt=long_prompt)
         sampling = Sampling(temperature, top_k, top_p, seed)
         source = self._encode(prompt, long_prompt)
         if self.tokenizer.imported is not None:
             drawn = self._sampled_tokens(source, sampling, tokens, no_repeat_ngram)
             return self.tokenizer.decode_stream(source, drawn)
         draws = self._sample_endlessly([source], row_keys([source]), sampling, no_repeat_ngram)
-        return self.tokenizer.decode_stream(source, (next(draws)[0] for _ in range(_at_least_one(tokens))))
+        return self.tokenizer.decode_stream(source, (next(draws)[0] for _ in range(tokens)))
 
     def continuations(
         self,
@@ -209,6 +208,7 @@ class Generator:
             DataError: a prompt leaves no room for so many tokens in the context.
             ConfigError: a number is outside its range.
         """
+        _check(tokens=tokens, beam=beam, no_repeat_ngram=no_repeat_ngram)
         self._expect_fits_context(tokens, max(map(len, sources), default=0), "the longest prompt")
         sampling, keys = sampling or Sampling(temperature=0), row_keys(sources)
         continuations: list[list[int]] = [[] for _ in sources]
@@ -306,7 +306,6 @@ class Generator:
         return self.generate(texts, tokens=_PAGE_TOKENS, temperature=0)
 
     def _encode(self, prompt: str, long_prompt: LongPrompt) -> list[int]:
-        expect_name(setting("long_prompt"), long_prompt, get_args(LongPrompt))
         ids = self.tokenizer.encode(prompt)
         context = self.model.config.context
         if not ids:
@@ -330,7 +329,7 @@ class Generator:
         model: Stepper[Any] = Prompted(cast("PaddedReader", self.model))
         if ngram is not None:
             sink = self._forbidden()[0] if self._forbidden() else self.model.config.size
-            model = Constraining(model, sink, _at_least_one(ngram, "no_repeat_ngram"), prompted=True)
+            model = Constraining(model, sink, ngram, prompted=True)
             settings["never"] = (*settings["never"], sink)
         if beam > 1:
             hypotheses = [ranked[0] for ranked in search(model, source, lengths, search=Beam(beam), **settings)]
@@ -350,7 +349,7 @@ class Generator:
     def _expect_fits_context(self, tokens: int, length: int, prompt: str) -> None:
         """Refuse more tokens than fit in the context after a prompt of some length."""
         longest = self.model.config.context - length
-        if _at_least_one(tokens) > longest:
+        if tokens > longest:
             got, hint = f"{tokens:,}", f"Ask for fewer, or shorten {prompt}."
             raise DataError("tokens", f"at most {longest:,}, to the end of the context", got, hint)
 
@@ -379,7 +378,7 @@ class Generator:
         written, step = ids, 0
         while True:
             if ngram is not None:
-                scores = _without_repeats(scores, written, _at_least_one(ngram, "no_repeat_ngram"))
+                scores = _without_repeats(scores, written, ngram)
             tokens, gains = sampling.pick(scores, rows, step)
             expect_numbers(gains, f"token {step + 1} after the prompt")
             _expect_possible(gains, step)
@@ -449,8 +448,6 @@ def _by_length(sources: Sequence[Sequence[int]]) -> list[list[int]]:
     return [part for same_length in lengths.values() for part in in_batches(same_length, _ROWS)]
 
 
-def _at_least_one(number: int, name: str = "tokens") -> int:
-    if number < 1:
-        hint = "It is the number of tokens added to the prompt." if name == "tokens" else "3 suits most texts."
-        raise ConfigError(name, "at least 1", str(number), hint)
-    return number
+def _check(**settings: object) -> None:
+    """Refuse settings out of the ranges of the command."""
+    build(GenerateRequest, settings)

@@ -46,7 +46,7 @@ class GenerateEvaluation(EvaluationSettings, GenerateText):
 class GenerateRequest(RequestSettings):
     """How the prompts of a request are continued."""
 
-    tokens: Annotated[int, Option("Number of tokens to add")] = TOKENS
+    tokens: Annotated[int, Option("Number of tokens to add", least=1)] = TOKENS
     temperature: Annotated[
         float,
         Option("Below 1 for likelier text, 1 for the model's own distribution; 0 takes the likeliest token"),
@@ -54,7 +54,9 @@ class GenerateRequest(RequestSettings):
     top_k: Annotated[int | None, Option("Sample from the k most likely tokens only")] = None
     top_p: Annotated[float | None, Option("Sample from the most likely tokens with this total probability")] = None
     seed: Annotated[int, Option("Random seed of sampling")] = 0
-    beam: Annotated[int, Option("Beam width: more than 1 takes the likeliest text and draws nothing")] = 1
+    beam: Annotated[
+        int, Option("Beam width: more than 1 takes the likeliest text and draws nothing", least=1, most=1_000_000)
+    ] = 1
     no_repeat_ngram: Annotated[
         int | None, Option("Write no sequence of so many tokens twice, that of the prompt included", least=1)
     ] = None

@@ -12,7 +12,7 @@ from qkv.data.batches import device_of
 from qkv.data.choices import Elements
 from qkv.data.pointing import Pointed, parse_pairs, read_elements
 from qkv.data.words import split_words
-from qkv.errors import CheckpointError, ConfigError, Place, setting
+from qkv.errors import CheckpointError, Place
 from qkv.metrics.figure import Figure
 from qkv.models.configs.pointer import PointerConfig
 from qkv.models.pointer import END, PointerNetwork
@@ -21,7 +21,7 @@ from qkv.settings import build
 from qkv.tasks.pairs import PairSources
 from qkv.tasks.point.data import ElementVocabulary
 from qkv.tasks.point.objective import is_exact, judge_positions, point, stack
-from qkv.tasks.point.settings import POINT, AnswerOrder, PointEvaluation
+from qkv.tasks.point.settings import POINT, AnswerOrder, PointEvaluation, PointRequest
 from qkv.tasks.python_values import expect_texts
 from qkv.tasks.runs import OTHER_VERSION, Trained, expect_task, load_trained, rebuild
 from qkv.tasks.task import Scored, reads_no_text
@@ -165,7 +165,7 @@ class ElementPointer:
         Raises:
             DataError, ConfigError: as for `point`.
         """
-        _expect_beam(beam)
+        build(PointRequest, {"beam": beam})
         lines = expect_texts(lines, "lines")
         items = {index: self.read(line, index + first) for index, line in enumerate(lines) if line.strip()}
         answers = point(self.model, list(items.values()), self.vocabulary, self.longest, beam) if items else []
@@ -275,11 +275,6 @@ class ElementPointer:
         Raises:
             ConfigError: the beam width is below 1.
         """
-        _expect_beam(beam)
+        build(PointRequest, {"beam": beam})
         positions = [hypothesis.ids for hypothesis in point(self.model, items, self.vocabulary, self.longest, beam)]
         return positions, judge_positions(positions, [item.target for item in items], self.order)
-
-
-def _expect_beam(beam: int) -> None:
-    if beam < 1:
-        raise ConfigError(setting("beam"), "at least 1", f"{beam}", "1 is greedy.")

@@ -38,6 +38,9 @@ class PointData:
     data: Annotated[ListPairs | None, Option("Or one file with elements<TAB>positions on each line")] = None
 
 
+Beam = Annotated[int, Option("Beam width; 1 is greedy", least=1)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class PointEvaluation(AnswersEvaluation, PointData):
     """Score answers with the code of training: right positions and exact answers.
@@ -45,14 +48,14 @@ class PointEvaluation(AnswersEvaluation, PointData):
     Example: qkv evaluate runs/sort --data test.tsv
     """
 
-    beam: Annotated[int, Option("Beam width; 1 is greedy")] = 1
+    beam: Beam = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class PointRequest(RequestSettings):
     """How the elements of a request are pointed at."""
 
-    beam: Annotated[int, Option("Beam width; 1 is greedy")] = 1
+    beam: Beam = 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,7 +51,7 @@ from qkv.tasks.prepare.making import (
     width_of,
     written_pairs,
 )
-from qkv.tasks.prepare.settings import PREPARE, PrepareFiles
+from qkv.tasks.prepare.settings import PREPARE, PrepareFiles, PrepareOptions
 from qkv.tasks.prepare.workers import make_shards
 from qkv.tasks.settings import parameters, take_settings
 from qkv.tasks.tokenizing import learn_tokenizer
@@ -148,8 +148,7 @@ class Preparation:
             CheckpointError: the folder cannot be written, or another process prepares it.
             QkvError: a process ended.
         """
-        if processes < 1:
-            raise ConfigError("processes", "at least 1", f"{processes}", "Omit it for one process.")
+        build(PrepareOptions, {"processes": processes})
         folder = _new_folder(out)
         with locked(folder, "a folder in which no other process prepares a corpus"):
             remove_leftovers(folder)

@@ -9,7 +9,7 @@ import typer
 from qkv.cli.early_exit import INTERRUPTED
 from qkv.cli.failure import guarded
 from qkv.cli.flags import commands_of_tasks, flagged, option_of
-from qkv.cli.train import flags_of
+from qkv.cli.train import flags_of, read_flag
 from qkv.settings import choices_of, defaults_of, help_of, hints_of, parse
 from qkv.tasks.compare.settings import NOT_COMPARED, TEST, CompareOptions, can_vary, files_to_test
 from qkv.tasks.settings import TaskSettings
@@ -53,13 +53,9 @@ def _values(task: TaskSettings, name: str, item: Any) -> Any:
     """Return the value of a flag, or the list of its values."""
     if name.startswith(TEST):
         return item
-    if isinstance(item, list):
-        return [part.strip() for text in item for part in text.split(",") if part.strip()] or None
+    if not isinstance(item, str) or not can_vary(task, name):
+        return read_flag(task, name, item)
     hint = hints_of(task.tables[task.table_of[name]])[name]
-    if not isinstance(item, str):
-        return item
-    if not can_vary(task, name):
-        return parse(hint, item)
     values = [_number(hint, part.strip()) for part in item.split(",")]
     return values[0] if len(values) == 1 else values
 

@@ -105,10 +105,10 @@ def train_by_flags(recipe: "AnyRecipe", flags: Mapping[str, Any], options: Mappi
 
 def typed_settings(task: TaskSettings, flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return what flags say, without those that were not given."""
-    return {name: _read(task, name, item) for name, item in flags.items() if item is not None}
+    return {name: read_flag(task, name, item) for name, item in flags.items() if item is not None}
 
 
-def _read(task: TaskSettings, name: str, item: Any) -> Any:
+def read_flag(task: TaskSettings, name: str, item: Any) -> Any:
     """Return what a flag says, by the type of its setting."""
     if isinstance(item, list):  # names at commas; a name with a comma can be written in a settings file
         return [name.strip() for text in item for name in text.split(",") if name.strip()] or None

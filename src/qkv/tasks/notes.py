@@ -87,12 +87,17 @@ def state(text: str) -> None:
 def reporting(skip: Collection[LineKind]) -> Iterator[None]:
     """Report what is wrong or odd in the data that is read inside, and refuse it at the end.
 
+    Inside another report, such as that of `qkv.check`, all is added to that one.
+
     Args:
         skip: the kinds of lines to leave out.
 
     Raises:
         DataError: lines cannot be used, and are not left out; the error is about the first one.
     """
+    if collecting():
+        yield
+        return
     with Report(skip) as report:
         try:
             yield

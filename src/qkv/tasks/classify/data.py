@@ -294,7 +294,7 @@ def numbered(
     if len(ids) > longest:
         hint = "Shorten or split it, or allow longer ones with " + setting("longest", len(ids)) + "."
         raise DataError(Place(name, text.line), f"at most {longest} tokens", f"{len(ids)}", hint)
-    features = None if wide is None else features_of(text.words[0], tokenizer, wide)
+    features = features_of(text.words[0], tokenizer, wide)
     return EncodedText(ids, begins, tuple(labels.index(label) for label in text.labels), text.line, features)
 
 

@@ -76,11 +76,10 @@ def read_lines(data: PointFiles, once: bool, seed: int) -> PointLines:
         ConfigError: files are missing, or too many are given.
     """
     with reporting(data.skip):
-        return gather(data, once, seed)
+        return _lines(data, once, seed)
 
 
-def gather(data: PointFiles, once: bool, seed: int) -> PointLines:
-    """Read the lines, and collect what is wrong with them; arguments and errors as for `read_lines`."""
+def _lines(data: PointFiles, once: bool, seed: int) -> PointLines:
     pairs = read_training_pairs(data, seed, names=("lines", "inputs"), side=_line, pair=_pair)
     train, kind = parse_pairs(pairs.train, pairs.names, data.elements)
     if (message := coordinates_message(train)) is not None:

@@ -7,7 +7,7 @@ from qkv.errors import quantity
 from qkv.models.configs.pointer import PointerConfig
 from qkv.models.pointer import PointerNetwork
 from qkv.tasks.origin import Origin
-from qkv.tasks.point.data import ElementVocabulary, PointLines, gather, read_lines
+from qkv.tasks.point.data import ElementVocabulary, PointLines, read_lines
 from qkv.tasks.point.model import new_model
 from qkv.tasks.point.objective import PointTask
 from qkv.tasks.point.settings import POINT, PointFiles
@@ -18,10 +18,6 @@ PointerSettings = RecipeSettings[PointFiles, PointerConfig]
 
 def _read(settings: PointerSettings, _: Tokenizer | None) -> PointLines:
     return read_lines(settings.data, settings.model.once, settings.training.seed)
-
-
-def _inspect(settings: PointerSettings) -> None:
-    gather(settings.data, settings.model.once, settings.training.seed)
 
 
 def _with_words(lines: PointLines, origin: Origin | None) -> PointLines:
@@ -68,5 +64,4 @@ RECIPE: Recipe[PointFiles, PointerConfig, PointLines, PointerNetwork] = Recipe(
     _identity,
     _summary,
     adapt=_with_words,
-    inspect=_inspect,
 )

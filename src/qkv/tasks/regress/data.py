@@ -69,11 +69,10 @@ def read_columns(data: RegressFiles) -> RegressTable:
         DataError: a field is not a number, or a weight is below 0; the message gives file and line.
     """
     with reporting(data.skip):
-        return gather(data)
+        return _table(data)
 
 
-def gather(data: RegressFiles) -> RegressTable:
-    """Read the columns, and collect what is wrong with them; errors as for `read_columns`."""
+def _table(data: RegressFiles) -> RegressTable:
     if data.data is None:
         raise ConfigError(setting("data"), setting("data", "FILE"), "none", "A CSV file, or one with tabs.")
     if isinstance(data.data, str | Path):

@@ -12,7 +12,7 @@ from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
 from qkv.tasks.folds import Examples
 from qkv.tasks.recipe import Recipe, RecipeSettings
-from qkv.tasks.regress.data import RegressTable, gather, read_columns
+from qkv.tasks.regress.data import RegressTable, read_columns
 from qkv.tasks.regress.model import estimator_class, fit, judge_regression
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.regress.settings import REGRESS, RegressFiles, RegressModel
@@ -22,10 +22,6 @@ RegressionSettings = RecipeSettings[RegressFiles, RegressModel]
 
 def _read(settings: RegressionSettings, _: Tokenizer | None) -> RegressTable:
     return read_columns(settings.data)
-
-
-def _inspect(settings: RegressionSettings) -> None:
-    gather(settings.data)
 
 
 def _build(model: RegressModel, table: RegressTable) -> KernelSmoother:
@@ -92,5 +88,4 @@ RECIPE: Recipe[RegressFiles, RegressModel, RegressTable, KernelSmoother] = Recip
     judge=_judge,
     draw=_draw,
     examples=_examples,
-    inspect=_inspect,
 )

@@ -168,30 +168,27 @@ def hold_out(pairs: Sequence[Pair], count: int, seed: int, when: str = "") -> tu
     return train, valid
 
 
-def seen_in_training(train: Iterable[Hashable], valid: Sequence[Hashable], name: str) -> str | None:
-    """Say if validation inputs are trained on too, so many that the figures of validation mislead.
+def seen_in_training(train: Iterable[Hashable], judged: Sequence[Hashable], name: str) -> str | None:
+    """Say if what a model is judged by was trained on too, so much of it that its figures mislead.
 
     Args:
         train: the inputs to train on.
-        valid: those to validate on.
+        judged: those to validate or test on.
         name: what they are called.
 
     Returns:
         A message; None if at most one in twenty is.
 
     Example:
-        >>> seen_in_training(["ein Hund", "eine Katze"], ["ein Hund", "ein Kind"], "sources")
-        '1 of 2 validation sources is trained on too: figures of validation say little about others.'
+        >>> seen_in_training(["ein Hund", "eine Katze"], ["ein Hund", "ein Kind"], "validation sources")
+        '1 of 2 validation sources is trained on too: figures say little about others.'
     """
     train_items = set(train)
-    count = sum(key in train_items for key in valid)
-    if count * _FEW_SEEN <= len(valid):
+    count = sum(key in train_items for key in judged)
+    if count * _FEW_SEEN <= len(judged):
         return None
     are = "is" if count == 1 else "are"
-    return (
-        f"{count:,} of {len(valid):,} validation {name} {are} trained on too: figures of validation say little about "
-        "others."
-    )
+    return f"{count:,} of {len(judged):,} {name} {are} trained on too: figures say little about others."
 
 
 def _shuffled(keys: Mapping[T, int], seed: int) -> list[T]:

@@ -177,7 +177,9 @@ def read_training_pairs(
     if valid_sources is None:
         return TrainingPairs(*divided(pairs, seed, count, names), sources.names, sources.names)
     valid = valid_sources.read(table, pairs)
-    message = seen_in_training((pair.source for pair in pairs), [pair.source for pair in valid], names[1])
+    message = seen_in_training(
+        (pair.source for pair in pairs), [pair.source for pair in valid], f"validation {names[1]}"
+    )
     if message is not None:
         state(message)
     return TrainingPairs(pairs, valid, sources.names, valid_sources.names)

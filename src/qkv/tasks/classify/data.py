@@ -219,7 +219,7 @@ def gather(
     if files.valid_data is not None:
         valid = read(files.valid_data, "valid_data", files.columns)
         valid_name = _name(files.valid_data, "valid_data")
-        message = seen_in_training((text.words for text in train), [text.words for text in valid], unit)
+        message = seen_in_training((text.words for text in train), [text.words for text in valid], f"validation {unit}")
     else:
         train, valid, message = split(
             train,

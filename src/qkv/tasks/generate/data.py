@@ -87,7 +87,7 @@ def gather(files: GenerateFiles) -> tuple[Path | Lines, str, str]:
     if files.valid_text is not None:
         valid = read_text(_as_source(files.valid_text, "valid_text"))
         if valid in text:
-            state("the validation text is trained on too: figures of validation say little about others.")
+            state("the validation text is trained on too: figures say little about others.")
         return source, text, valid
     train, valid = divide(text, files.holdout)
     state(

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from qkv.data.choices import Decimal
+from qkv.data.holdout import seen_in_training
 from qkv.data.table import FieldTable, parse_table, read_table
 from qkv.errors import (
     CheckpointError,
@@ -26,6 +27,7 @@ from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
 from qkv.recording.recorder import record
 from qkv.scores.catalog import KERNELS
+from qkv.tasks.notes import note
 from qkv.tasks.regress.data import category_name
 from qkv.tasks.regress.model import estimator_class, judge_regression
 from qkv.tasks.regress.settings import LEVEL, REGRESS, Beyond, IntervalKind, RegressEvaluation
@@ -238,12 +240,15 @@ class Regressor:
         return predicted, judge_regression(predicted, target, "")
 
     def _compared(self, table: FieldTable) -> tuple[Array, Array]:
-        """Return predictions and targets of a table."""
+        """Return predictions and targets of a table, and say if it is the one of training."""
         names = (*self._names_in(table, more=1), self.y if table.header else table.columns[-1])
         categories = self._categories_in(names)
         read = table.numbers(
             names, decimal=self.decimal, fixed=("decimal", "missing", "thousands"), categories=categories
         )
+        points = torch.cat([self.model.inputs, self.model.targets], 1).tolist()
+        if (message := seen_in_training(map(tuple, points), read.rows, "rows")) is not None:
+            note(f"qkv: {table.name}: {message}")
         numbers = np.array(read.rows)
         return self.estimator.predict(numbers[:, :-1]), numbers[:, -1]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from results import (
     alignment,
+    comparison,
     copying,
     coverage,
     labels,
@@ -40,6 +41,7 @@ _FAMILIES = (
     pointing,
     copying,
     long_copying,
+    comparison,
 )
 
 

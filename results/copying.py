@@ -20,6 +20,7 @@ from qkv.tasks.translate.recipe import RECIPE
 from qkv.view.export import save
 from results.introductions import splits
 from results.row import ResultRow, parts_of_page
+from results.transduction_data import write
 
 _BEAM = 4
 
@@ -39,8 +40,9 @@ def run_row(row: ResultRow, data: Path, run: Path, *, train: bool) -> None:
     settings = tomllib.loads(row.config.read_text(encoding="utf-8"))
     sizes = settings["data"]
     sets = splits(sizes["train"], sizes["validation"], sizes["test"], sizes["seed"])
-    run.mkdir(parents=True, exist_ok=True)
-    files = {name: _file(run / f"{name}.tsv", pairs) for name, pairs in zip(("data", "valid_data"), sets, strict=False)}
+    files = {name: run / f"{name}.tsv" for name in ("data", "valid_data")}
+    for path, pairs in zip(files.values(), sets, strict=False):
+        write(pairs, path)
     start = time.process_time()
     figures = {name: one_model(name, settings, files, run, sets.test, train) for name in settings["models"]}
     record = {
@@ -54,11 +56,6 @@ def run_row(row: ResultRow, data: Path, run: Path, *, train: bool) -> None:
     first = Translator.load(run / next(iter(settings["models"])))
     save(row.kept / "origin.png", alignments(first.translate_fully([sets.test[0].source], attention=True)))
     print(json.dumps(figures, indent=1))
-
-
-def _file(path: Path, pairs: Sequence[Pair]) -> Path:
-    path.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in pairs), encoding="utf-8")
-    return path
 
 
 def one_model(

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from qkv.data.corpus import Pair
 from qkv.errors import ConfigError, TrainingError
 from qkv.metrics.matches import exact_match
 from qkv.nn.mechanism import MechanismConfig
@@ -32,8 +31,8 @@ from qkv.scores.catalog import SCORES
 from qkv.tasks.run import train_run
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.recipe import RECIPE
-from results.reverse import generate
 from results.row import ROOT
+from results.transduction_data import short_parts, write
 
 CONTROLS = ("none", "uniform")
 
@@ -229,13 +228,12 @@ def one_training(cell: Cell, seed: int, tables: Figures) -> Figures | None:
         of the training. If the loss or a gradient became infinite, 0 and the message. None if interrupted.
     """
     sizes = tables["data"]
-    train_pairs, valid_pairs, test_pairs = _splits(sizes)
+    parts = short_parts(sizes)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        files = {
-            "data": _file(folder / "train.tsv", train_pairs),
-            "valid_data": _file(folder / "valid.tsv", valid_pairs),
-        }
+        files = {"data": folder / "train.tsv", "valid_data": folder / "valid.tsv"}
+        write(parts.train, files["data"])
+        write(parts.valid, files["valid_data"])
         model = {**tables["model"], "score": cell.score, "normalizer": cell.normalizer}
         training = {**tables["training"], "seed": seed}
         settings = RECIPE.load_settings(
@@ -249,8 +247,8 @@ def one_training(cell: Cell, seed: int, tables: Figures) -> Figures | None:
         used = _since(start)
         if outcome.reason == "interrupted":
             return None
-        found = Translator.load(folder / "run").translate_fully([pair.source for pair in test_pairs])
-    texts, answers = [each.text for each in found], [pair.target for pair in test_pairs]
+        found = Translator.load(folder / "run").translate_fully([pair.source for pair in parts.test])
+    texts, answers = [each.text for each in found], [pair.target for pair in parts.test]
     return {"exact": exact_match(texts, answers).value, "letters": letters_in_place(texts, answers), **used}
 
 
@@ -263,19 +261,6 @@ def letters_in_place(texts: Sequence[str], answers: Sequence[str]) -> float:
     """
     right = sum(a == b for text, answer in zip(texts, answers, strict=True) for a, b in zip(text, answer, strict=False))
     return round(100 * right / sum(map(len, answers)), 2)
-
-
-def _splits(sizes: Mapping[str, int]) -> tuple[list[Pair], list[Pair], list[Pair]]:
-    """Return strings for training, validation and testing, all different."""
-    count = sizes["train"] + sizes["validation"] + sizes["test"]
-    pairs = generate(count, sizes["seed"], shortest=sizes["shortest"], longest=sizes["longest"])
-    first, second = sizes["train"], sizes["train"] + sizes["validation"]
-    return pairs[:first], pairs[first:second], pairs[second:]
-
-
-def _file(path: Path, pairs: Sequence[Pair]) -> Path:
-    path.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in pairs), encoding="utf-8")
-    return path
 
 
 def _since(start: float) -> dict[str, float]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from results import (
     alignment,
+    comparison,
     copying,
     coverage,
     labels,
@@ -52,6 +53,7 @@ def write_table(path: Path) -> None:
         copying,
         long_copying,
         mechanisms_page,
+        comparison,
         learning_rates,
     )
     sections = "".join(family.section() for family in families)

@@ -1,7 +1,7 @@
 """Training, validation and test files of the rows of short texts: one pair `source<TAB>target` per line."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from string import ascii_letters
 from typing import NamedTuple
@@ -45,6 +45,18 @@ def reverse_parts() -> Parts:
     taken = {pair.source for pair in held}
     drawn = reverse.generate(52_000, 0, symbols=_SYMBOLS, longest=25)
     return Parts([pair for pair in drawn if pair.source not in taken][:50_000], held[:1_000], held[1_000:])
+
+
+def short_parts(sizes: Mapping[str, int]) -> Parts:
+    """Return short strings of letters and their reversal; no source occurs twice.
+
+    Args:
+        sizes: numbers of pairs to train, validate and test on, the shortest and longest length, and the seed.
+    """
+    counts = [sizes[name] for name in ("train", "validation", "test")]
+    pairs = reverse.generate(sum(counts), sizes["seed"], shortest=sizes["shortest"], longest=sizes["longest"])
+    valid, test = counts[0], counts[0] + counts[1]
+    return Parts(pairs[:valid], pairs[valid:test], pairs[test:])
 
 
 def scan_parts(folder: Path, split: str) -> Parts:

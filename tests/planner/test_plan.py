@@ -57,6 +57,24 @@ def test_a_small_call_is_one_compiled_call(score: Any, learns: bool, mask: Any) 
 
 
 @pytest.mark.kernels
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("score", [ScaledDot(), Gaussian()], ids=repr)
+@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("queries", [1, 16])
+def test_no_other_thread_is_woken_for_a_small_call(score: Any, learns: bool, queries: int) -> None:
+    tensors = (torch.randn(1, 4, size, 64, requires_grad=learns) for size in (queries, 16, 16))
+    plan = explain(*tensors, score=score)
+    assert plan.candidates[0].alone(plan.problem)
+    assert "waits for no other thread" in plan.why
+
+
+@pytest.mark.kernels
+@pytest.mark.usefixtures("two_threads")
+def test_the_calling_thread_is_not_left_alone_with_much_work() -> None:
+    assert explain(*(torch.zeros(1, 8, 256, 64) for _ in range(3))).algorithm == "sdpa.flash"
+
+
+@pytest.mark.kernels
 def test_kernels_that_cannot_run_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = problem_of(512, 512, score=Additive(torch.ones(16)))
     kernels = {each: dataclasses.replace(each, kernels=lambda: "no compiler") for each in ALGORITHMS if each.kernels}

@@ -42,6 +42,10 @@ def _never_declines(problem: Problem, facts: Facts) -> str | None:
     return None
 
 
+def _never_alone(problem: Problem) -> bool:
+    return False
+
+
 def _no_extra_pass(problem: Problem) -> str | None:
     return None
 
@@ -63,6 +67,8 @@ class Algorithm:
         declines: returns the reason why the facts rule the algorithm out, or None; the planner then takes the next one.
         describe: returns a phrase about the facts, for `explain`.
         preferred: whether the planner takes it unless another is clearly faster by every table that applies.
+        alone: whether the calling thread computes a problem by itself, however many threads PyTorch uses, because that
+            takes less than to wait for another.
         kernels: returns why its compiled kernels cannot run here, or None if they can; None if it has none. The planner
             asks only where the algorithm may be taken, since asking loads LLVM.
         quadratic: whether memory grows with Q·K, so that `auto` takes it for small problems only.
@@ -84,6 +90,7 @@ class Algorithm:
     declines: Callable[[Problem, Facts], str | None] = _never_declines
     describe: Callable[[Facts], str] | None = None
     preferred: bool = False
+    alone: Callable[[Problem], bool] = _never_alone
     kernels: Callable[[], str | None] | None = None
     quadratic: bool = False
     reads_hidden_keys: bool = True

@@ -64,7 +64,8 @@ def times(problem: Problem, algorithm: Algorithm) -> tuple[float, ...]:
     """
     counts = counts_of(problem, algorithm)
     # Sizes may be symbols under tracing, and then PyTorch's number of threads is not known either.
-    parallel = 1 if problem.threads == 1 else max(1, min(problem.threads, problem.rows * problem.queries))
+    single = problem.threads == 1 or algorithm.alone(problem)
+    parallel = 1 if single else max(1, min(problem.threads, problem.rows * problem.queries))
     return tuple(
         _time(coefficients, counts, parallel) for coefficients in _coefficients(algorithm.name, problem.gradient)
     )

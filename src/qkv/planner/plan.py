@@ -156,6 +156,8 @@ class Plan:
         others = [algorithm.name for algorithm in serving if algorithm is not chosen and algorithm.name not in declined]
         on_gpu = not on_host(torch.device(self.problem.device))
         choice = "taken before" if on_gpu else "predicted to be faster than"
+        if self.problem.threads > 1 and chosen.alone(self.problem):
+            choice = "waits for no other thread, and taken before"
         reason = f"{choice} {', '.join(others)}" if others else "the only one that serves"
         if self.requested != AUTO:
             reason = "requested by name" + (f", and {reason}" if others else "")
@@ -330,7 +332,11 @@ def _best_first(serving: Sequence[Algorithm], problem: Problem) -> list[Algorith
     ranks.sort(key=regrets.__getitem__)
     ordered = [serving[rank] for rank in ranks]
     preferred = next((algorithm for algorithm in ordered if algorithm.preferred), None)
-    return ordered if preferred is None else _preferring(preferred, ordered, problem)
+    ordered = ordered if preferred is None else _preferring(preferred, ordered, problem)
+    if problem.threads > 1:
+        # PyTorch wakes its threads for tiny work too. Beside a busy process, it waits a hundred times as long for them.
+        ordered.sort(key=lambda algorithm: not algorithm.alone(problem))
+    return ordered
 
 
 def _preferring(preferred: Algorithm, ordered: Sequence[Algorithm], problem: Problem) -> list[Algorithm]:

@@ -105,9 +105,12 @@ def test_any_sizes_and_any_strides(sizes: tuple[int, int]) -> None:
         torch.testing.assert_close(one.double(), right, rtol=1e-4, atol=1e-5)
 
 
-def test_one_query_that_sees_every_key_is_left_to_pytorch() -> None:
+@pytest.mark.usefixtures("own_threads")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_one_query_that_sees_every_key_is_left_to_pytorch_on_one_thread(threads: int) -> None:
+    torch.set_num_threads(threads)
     tensors = drawn(queries=1)[:3]
-    assert not served(*tensors)
+    assert served(*tensors) == (threads == 2)
     assert served(*tensors, mask=BY_ITEM)
 
 

@@ -90,7 +90,21 @@ def _refuses_other_products(problem: Problem) -> str | None:
 
 def _reads_once(problem: Problem) -> bool:
     """Return whether each key meets one query only, and no mask spares any: eight rows at a time would do no good."""
-    return problem.queries == 1 and problem.mask == "all" and not (problem.sink or problem.dropout)
+    once = problem.queries == 1 and problem.mask == "all" and not (problem.sink or problem.dropout)
+    # PyTorch's kernel would wake its threads, even for one query.
+    tiny = problem.threads > 1 and _microseconds(problem, problem.gradient) < thread_pool.TEAM_BELOW
+    return once and not tiny
+
+
+def _alone(problem: Problem) -> bool:
+    """Return whether every pass runs on the calling thread."""
+    return _microseconds(problem, problem.gradient) < thread_pool.ALONE_BELOW
+
+
+def _microseconds(problem: Problem, backward: bool) -> float:
+    """Return roughly how long a pass takes one thread."""
+    padded = -(-problem.queries // _ROWS) * _ROWS
+    return _MICROSECONDS[problem.core] * problem.rows * padded * problem.keys * problem.width * (1 + backward)
 
 
 def _refuses_softmax_of_products(problem: Problem) -> str | None:
@@ -251,16 +265,15 @@ class _Bound:
         self._shapes = shapes
         self._sizes = problem.queries, problem.keys, query.shape[-1], problem.value_width
         self._layouts: dict[Any, _Layout] = {}
-        time = _MICROSECONDS[problem.core] * self._items * problem.queries * problem.keys * problem.width
         codes = _CORES[problem.core], _SHAPES.index(shape), _RULES[problem.normalizer]
         self._numbers = *codes, self._scale, number_of(problem.pointwise), self._alpha
         size = self._dtype.itemsize
         self._passes = tuple(
-            _Pass(kernel[size], self._scratch(backward), time * (1 + backward))
-            for backward, kernel in enumerate((short_kernel.forward, short_kernel.backward))
+            _Pass(kernel[size], self._scratch(backward), _microseconds(problem, backward))
+            for backward, kernel in ((False, short_kernel.forward), (True, short_kernel.backward))
         )
 
-    def _scratch(self, backward: int) -> tuple[tuple[Shape, Any], ...]:
+    def _scratch(self, backward: bool) -> tuple[tuple[Shape, Any], ...]:
         """Return the shapes and types of a kernel's scratch."""
         queries, keys, width, value_width = (-size // 16 * -16 for size in self._sizes)
         numbers = (queries + keys + 2) * width + keys * value_width
@@ -504,6 +517,7 @@ SHORT_PRODUCTS = Algorithm(
     _refuses_other_products,
     work,
     run,
+    alone=_alone,
     kernels=available.why_no_register_kernels,
     reads_hidden_keys=False,
     bind=bind,
@@ -517,6 +531,7 @@ SHORT = Algorithm(
     run,
     _inspect,
     _declines,
+    alone=_alone,
     kernels=available.why_no_register_kernels,
     reads_hidden_keys=False,
     bind=bind,

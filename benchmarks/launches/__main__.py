@@ -108,8 +108,8 @@ with the full matrix (`backend="reference"`). No call reads a number on the host
 backward, and `make test-gpu` holds every mechanism and mask to that.
 
 Tiles of scores hold 32 MiB each, and about ten such tensors exist at a time. For each tile a call launches no more
-than twice what the equation launches for all; its backward pass computes the tile again first. Sorted algorithms take a
-launch for each step of their bisection.
+than twice what the equation launches for all; its backward pass computes the tile again first. Over more than four
+tiles, one-dimensional kernels and rectified sums are sorted, with some launches for each step of a bisection.
 
 | mechanism | algorithm | forward | backward | the equation, forward | backward |
 |---|---|---|---|---|---|

@@ -14,7 +14,7 @@ from tests.devices.calls import expect_no_waiting
 
 from qkv.decode.greedy import greedy
 from qkv.tasks.catalog import recipe_of
-from qkv.training.optimizer import build_optimizer, scale_gradient
+from qkv.training.optimizer import build_optimizer, clip_gradient, scale_gradient
 from qkv.training_settings import Settings
 
 PAIRS = list(product("abcdefgh", "abcde"))
@@ -72,10 +72,14 @@ def test_a_training_step_waits_for_nothing(task: str, settings: dict[str, Any], 
             loss, units = job.objective(batch)
             loss.backward()
             scale_gradient(parameters, 1 / units)
+            with Counter() as at_the_end:
+                clip_gradient(parameters, 1.0)
             optimizer.step()
     assert loss.is_cuda
     assert all(parameter.grad is None or parameter.grad.is_cuda for parameter in parameters)
     expect_step_without_waiting(task, counter, model)
+    # The norm that stops a training which diverges, before a weight changes.
+    assert (at_the_end.reads + at_the_end.copies).total() == 1
 
 
 @pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")

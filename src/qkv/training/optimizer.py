@@ -10,6 +10,7 @@ from torch.optim import AdamW, Optimizer
 from qkv.errors import CheckpointError, ConfigError
 from qkv.training.muon import Muon
 from qkv.training_settings import Settings
+from qkv.values.execution import on_host
 
 _PREFIX = "optimizer."
 _NORMS = (
@@ -142,8 +143,8 @@ def clip_gradient(parameters: list[nn.Parameter], limit: float) -> float:
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = nn.utils.get_total_norm(gradients)
-    # Like PyTorch's clipping, which multiplies by one if nothing has to be clipped.
-    if limit and not limit / (norm + 1e-6) >= 1:
+    # Like PyTorch's clipping, which multiplies by one if nothing has to be clipped, and so does not wait for a GPU.
+    if limit and not (on_host(norm.device) and limit / (norm + 1e-6) >= 1):
         nn.utils.clip_grads_with_norm_(parameters, limit, norm)
     return float(norm)
 

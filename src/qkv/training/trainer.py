@@ -440,7 +440,7 @@ class Trainer:
         self.model.zero_grad(set_to_none=True)
         in_tree = self.state.sums == "tree"
         rows: Sequence[Sequence[float]]
-        rows = self._sum_in_tree(parts, step) if in_tree else [self._backward(part, step) for part in parts]
+        rows = self._sum_in_tree(parts, step) if in_tree else self._sum_in_order(parts, step)
         # Losses are added one after another, in whichever order gradients are.
         loss, units = sum(row[0] for row in rows), int(sum(row[1] for row in rows))
         if units < 1:
@@ -449,16 +449,22 @@ class Trainer:
             raise DataError("training data", "at least one token to learn in every batch", f"nothing in {lines}", hint)
         return loss, units
 
-    def _backward(self, indices: Sequence[int], step: int) -> tuple[float, float]:
+    def _backward(self, indices: Sequence[int]) -> tuple[Tensor, float]:
         """Add the gradient of some examples, and return their loss and number of units."""
         batch = self.task.collate(indices)
         with computing(self.state.precision, self.parameters[0].device):
             loss, units = self.task.objective(batch)  # a scalar, summed over units
-        value = float(loss.detach())
-        if not math.isfinite(value):
-            raise not_finite(self.task, [indices], step, "loss", value)
         loss.backward()
-        return value, units
+        return loss.detach(), units
+
+    def _sum_in_order(self, parts: Sequence[Sequence[int]], step: int) -> list[list[float]]:
+        """Sum gradients one after another; a GPU is waited for once, when all of them are on their way."""
+        losses, units = zip(*map(self._backward, parts), strict=True)
+        values = torch.stack(losses).tolist()
+        for value, part in zip(values, parts, strict=True):
+            if not math.isfinite(value):
+                raise not_finite(self.task, [part], step, "loss", value)
+        return [list(row) for row in zip(values, units, strict=True)]
 
     def _sum_in_tree(self, parts: Sequence[Sequence[int]], step: int) -> list[list[float]]:
         """Sum gradients in the order of a tree; each part has its own seed, so that any process can compute it."""
@@ -466,8 +472,8 @@ class Trainer:
         for number in self.processes.part(len(parts)):
             self.model.zero_grad(set_to_none=True)
             seed_everything(part_seed(self.settings.seed, step, number))
-            loss, units = self._backward(parts[number], step) if len(parts[number]) else (0.0, 0)
-            rows.append([loss, units, *(parameter.grad is not None for parameter in self.parameters)])
+            sums = self._sum_in_order([parts[number]], step)[0] if len(parts[number]) else [0.0, 0]
+            rows.append([*sums, *(parameter.grad is not None for parameter in self.parameters)])
             tree.add(Node(number, 0, _as_vectors(self.parameters)))
         seed_everything(part_seed(self.settings.seed, step, len(parts)))
         rows = self.processes.gather(rows, len(parts))  # (parts, 2 + parameters)

@@ -18,7 +18,11 @@ from qkv.algorithms.sorted.prefix_sums import LineOperands
 from qkv.compiled import available
 from qkv.engine.algorithm import Algorithm, Result, Work
 from qkv.engine.problem import Call, Problem
+from qkv.engine.work import pairs_of
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, Leaky
+
+FEW_PAIRS = 1 << 25
+"""Up to so many pairs, four tiles, tiles take fewer launches on a GPU than the steps of a bisection."""
 
 
 def refuses(problem: Problem) -> str | None:
@@ -37,6 +41,7 @@ def refuses(problem: Problem) -> str | None:
         (0 in (problem.rows, problem.queries, problem.keys), "an axis is empty"),
         (problem.dropout, "dropout draws for each weight"),
         (problem.mask not in ("all", "keys"), f"a mask of the kind {problem.mask} differs by row"),
+        (problem.device == "cuda" and pairs_of(problem) <= FEW_PAIRS, "on a GPU tiles of so few pairs are faster"),
     )
     return next((reason for holds, reason in reasons if holds), None)
 

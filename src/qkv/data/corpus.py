@@ -35,6 +35,7 @@ _PART_CHARACTERS = 1 << 20
 _WIDEST_CHARACTER = 4
 _BOM = b"\xef\xbb\xbf"
 _SIBLINGS = 1000
+_AS_TABLE = " Or train on a table of words: " + setting("source_col", "1") + " of qkv train translate."
 SOURCE_NAMES = frozenset({"source", "src", "input", "elements"})
 TARGET_NAMES = frozenset({"target", "tgt", "trg", "output", "translation", "positions"})
 """Names of columns, in lower case, that make the first line of pairs a header."""
@@ -149,10 +150,11 @@ def read_tsv(path: Path | Lines, *, longest: int = LONGEST_LINE, say: Callable[[
             continue
         if number in bad:
             continue
+        where = Place(path, number)
         try:
             if not isinstance(path, Lines):
-                expect_no_header(line, Place(path, number), headed=headed)
-            pairs.append(parse_pair(line, Place(path, number), number))
+                expect_no_header(line, where, headed=headed)
+            pairs.append(parse_pair(line, where, number))
         except DataError as error:
             refuse(kind_of_columns(line), error)
     if not pairs:
@@ -177,8 +179,7 @@ def parse_pair(line: str, where: Place, number: int) -> Pair:
         >>> parse_pair("ein Hund\ta dog", Place("pairs.tsv", 7), 7)
         Pair(source='ein Hund', target='a dog', line=7)
     """
-    table = " Or train on a table of words: " + setting("source_col", "1") + " of qkv train translate."
-    return Pair(*two_columns(line, where, ("source", "target"), more=table), number)
+    return Pair(*two_columns(line, where, ("source", "target"), more=_AS_TABLE), number)
 
 
 def two_columns(line: str, where: str, names: tuple[str, str], *, more: str = "") -> tuple[str, str]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from qkv.tasks.check import check
     from qkv.tasks.compare.call import compare
     from qkv.tasks.load import load
+    from qkv.tasks.overview import runs
     from qkv.tasks.prepare.preparing import prepare
     from qkv.tasks.train import train
 
@@ -55,6 +56,7 @@ __all__ = [
     "prepare",
     "record",
     "recording",
+    "runs",
     "scores",
     "train",
 ]
@@ -87,6 +89,7 @@ __getattr__ = lazy(
         "prepare": "qkv.tasks.prepare.preparing",
         "record": "qkv.recording",
         "recording": "qkv.recording",
+        "runs": "qkv.tasks.overview",
         "scores": "qkv.scores",
         "train": "qkv.tasks.train",
     },

@@ -8,6 +8,7 @@ import pytest
 from tests.cli.command import commands, refused, run, succeeded
 from tests.cli.shelf import TRAININGS, Shelf
 
+import qkv
 from qkv.checkpoint.folder import load
 from qkv.checkpoint.rotation import best
 from qkv.cli.app import app
@@ -32,6 +33,9 @@ def test_a_run_says_what_it_is(task: str, shelf: Shelf) -> None:
         flag = "--" + name.partition(".")[2].replace("_", "-")
         assert flag not in given or str(value) == given[flag]
     assert ("--steps" in given) == ("training.steps" in one["settings"])
+    assert [(str(each.folder), each.task, each.files["text.train"]) for each in qkv.runs(folder)] == [
+        (one["run"], task, one["files"]["text.train"])
+    ]
     text = succeeded(run("runs", folder)).stdout
     assert all(part in text for part in (TRAININGS[task][1], *one["commands"]))
 

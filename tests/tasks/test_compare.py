@@ -109,6 +109,16 @@ def test_every_training_reads_the_items_of_an_iterator(tmp_path: Path) -> None:
     assert [len(row.results) for row in comparison.rows] == [1, 1]
 
 
+def test_a_comparison_without_p_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = {"data": [(float(x), float(x * x)) for x in range(20)], "kernel": ["gaussian", "boxcar"]}
+    comparison = qkv.compare("regress", **table, out=tmp_path / "seeds")
+    assert [row.p for row in comparison.rows] == [None, None]
+    assert "no p-values: nothing was tested on: give test_data" in capsys.readouterr().err
+    comparison = qkv.compare("regress", **table, out=tmp_path / "folds", folds=2)
+    assert comparison.rows[1].p is not None
+    assert "p-values" not in capsys.readouterr().err
+
+
 def test_a_figure_that_is_not_finite_comes_back(tmp_path: Path) -> None:
     rows = [(float(x), 1.0) for x in range(20)]  # of which R² is undefined
     table = {"data": rows, "kernel": ["gaussian"], "out": tmp_path / "out", "quiet": True}

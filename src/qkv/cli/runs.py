@@ -16,13 +16,13 @@ def runs(
 
     Example: qkv runs runs/de-en
     """
+    from qkv.tasks import overview
     from qkv.tasks.notes import as_json, note, working
-    from qkv.tasks.overview import Overview, runs_in
     from qkv.tasks.streams import aligned, write_json, write_lines
     from qkv.training.screen import show_figures
 
     with working("looking for runs"):
-        overviews = [Overview.of(run) for run in runs_in(folder)]
+        overviews = overview.runs(folder)
     if as_json():
         write_json(run.to_json_value() for run in overviews)
     elif len(overviews) == 1:

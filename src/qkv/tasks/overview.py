@@ -16,7 +16,7 @@ from qkv.checkpoint.rotation import best_step, step_folder, steps
 from qkv.checkpoint.run import NAME as RUN
 from qkv.checkpoint.run import read_config, read_files
 from qkv.errors import CheckpointError, ConfigError, on_command_line
-from qkv.files import absolute, read_file
+from qkv.files import absolute, as_path, read_file
 from qkv.metrics.figure import Figure
 from qkv.tasks.catalog import TASKS, recipe_of
 from qkv.tasks.run_folder import OLDER_DEFAULTS
@@ -123,6 +123,31 @@ class Overview:
             "figures": {figure.name: figure.value for figure in self.figures},
             "commands": commands(self.task, self.folder),
         }
+
+
+def runs(folder: str | Path = ".") -> list[Overview]:
+    """Return what was trained in a folder and in the folders below it, as `qkv runs` lists it.
+
+    Args:
+        folder: a run, or a folder with runs.
+
+    Returns:
+        An overview for each run, by name of its folder: what it was trained on, for how long, and how good it is. A
+        list of them makes a `pandas.DataFrame`.
+
+    Raises:
+        CheckpointError: there is no such folder, or a run is damaged.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> import qkv
+        >>> with TemporaryDirectory() as folder:
+        ...     table = [(float(x), float(x * x)) for x in range(20)]
+        ...     _ = qkv.train("regress", data=table, bandwidth=1.0, out=f"{folder}/squares", quiet=True)
+        ...     [(run.folder.name, run.task, run.trained, run.settings["model.bandwidth"]) for run in runs(folder)]
+        [('squares', 'regress', 'fitted', 1.0)]
+    """
+    return [Overview.of(run) for run in runs_in(as_path(folder, "folder"))]
 
 
 def runs_in(folder: Path) -> Iterator[Path]:

@@ -9,7 +9,7 @@ from qkv.errors import ConfigError, QkvError, quantity, setting
 from qkv.settings import build
 from qkv.tasks.compare.comparison import Comparison
 from qkv.tasks.compare.grid import AnyRecipe, cells_of, divided
-from qkv.tasks.compare.settings import NOT_COMPARED, SEEDS, TEST, CompareOptions
+from qkv.tasks.compare.settings import NOT_COMPARED, SEEDS, TEST, CompareOptions, files_to_test
 from qkv.tasks.compare.training import Result, Training, evaluation_of, planned, planned_folds, result_of, train_cell
 from qkv.tasks.notes import Verbosity, note, use_verbosity, verbose
 from qkv.training.screen import show_figures
@@ -90,12 +90,20 @@ def compare(
     missing = sum(result is None for _, result in results)
     reasons = {name: str(error) for name, error in refused.items()}
     comparison = Comparison.of(complete, reasons, missing, "seed" if folds is None else "fold")
+    if len(comparison.rows) > 1 and all(row.p is None for row in comparison.rows):
+        note(f"qkv: no p-values: {_why_no_p(recipe, tested=test is not None or folds is not None)}")
     written: list[Path] = []
     if comparison.rows:
         from qkv.tasks.compare.files import save  # matplotlib
 
         written = save(comparison, out)
     return Outcome(comparison, written, interrupted)
+
+
+def _why_no_p(recipe: AnyRecipe, *, tested: bool) -> str:
+    if tested:
+        return f"what {recipe.settings.name} is tested on has no answers of which each is right or wrong"
+    return f"nothing was tested on: give {setting(TEST + files_to_test(recipe.settings)[-1], 'FILE')}"
 
 
 def _train(recipe: AnyRecipe, trainings: Sequence[Training], device: str) -> bool:

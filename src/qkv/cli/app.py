@@ -47,39 +47,43 @@ class MadeCommands(Mapping[str, Any]):
         return len(list(self._names()))
 
 
-def _trained() -> Iterable[str]:
+def _trained(_: Iterable[str]) -> Iterable[str]:
     from qkv.tasks.catalog import TASKS
 
     return TASKS
 
 
-def _answering() -> Iterable[str]:
+def _all(fixed: Iterable[str]) -> Iterable[str]:
     from qkv.tasks.catalog import ANSWERS
 
-    return ANSWERS
+    # typer lists groups after all commands, but all else needs `train` first.
+    return ["train", *ANSWERS, *(name for name in fixed if name != "train")]
 
 
-class RootGroup(TyperGroup):
-    """The group `qkv`: the commands of this file, and one for each task whose models answer."""
+def _group(names: Callable[[Iterable[str]], Iterable[str]], make: Callable[[str], Any]) -> type[TyperGroup]:
+    """Return a group of the commands that are added to it, and of those that are made when they are asked for.
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        fixed = dict(self.commands)
+    Args:
+        names: returns the names of all from those of the first, in the order of the help.
+        make: makes the command of a name.
+    """
 
-        def names() -> list[str]:
-            # typer lists groups after all commands, but all else needs `train` first.
-            return ["train", *_answering(), *(name for name in fixed if name != "train")]
+    class Group(TyperGroup):
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(**settings)
+            fixed = dict(self.commands)
+            # It is only read.
+            self.commands = MadeCommands(lambda: names(fixed), lambda name: fixed.get(name) or make(name))  # type: ignore[assignment]
 
-        self.commands = MadeCommands(names, lambda name: fixed.get(name) or answering(name))  # type: ignore[assignment]
+        def list_commands(self, ctx: Any) -> list[str]:
+            return list(self.commands)
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of the commands in the order of their help."""
-        return list(self.commands)
+    return Group
 
 
 app = typer.Typer(
     name="qkv",
-    cls=RootGroup,
+    cls=_group(_all, answering),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -89,13 +93,8 @@ app = typer.Typer(
 
 def _add_group(name: str, help: str, make: Callable[[str], Any]) -> None:
     """Add a group with a command for each task that is trained."""
-
-    class TaskGroup(TyperGroup):
-        def __init__(self, **settings: Any) -> None:
-            super().__init__(**settings)
-            self.commands = MadeCommands(_trained, make)  # type: ignore[assignment]  # it is only read
-
-    app.add_typer(typer.Typer(name=name, cls=TaskGroup, no_args_is_help=True, help=help), rich_help_panel=TRAIN)
+    group = typer.Typer(name=name, cls=_group(_trained, make), no_args_is_help=True, help=help)
+    app.add_typer(group, rich_help_panel=TRAIN)
 
 
 _add_group("train", "Train a model from text files; again to resume.", training)

@@ -107,15 +107,25 @@ CASES = {
     "gemma3": Case("Gemma3TextConfig", "Gemma3ForCausalLM", {**_GEMMA, "sliding_window_pattern": 3}),
     "bert": Case("BertConfig", "BertForMaskedLM", _WIDE),
     "roberta": Case("RobertaConfig", "RobertaForMaskedLM", _ROBERTA),
+    "xlm_roberta": Case("XLMRobertaConfig", "XLMRobertaForMaskedLM", _ROBERTA),
     "distilbert": Case("DistilBertConfig", "DistilBertForMaskedLM", _DISTILBERT),
     "bert_texts": Case("BertConfig", "BertForSequenceClassification", {**_WIDE, **_LABELS}),
     "bert_tokens": Case("BertConfig", "BertForTokenClassification", {**_WIDE, **_LABELS}),
     "roberta_texts": Case("RobertaConfig", "RobertaForSequenceClassification", {**_ROBERTA, **_LABELS}),
     "roberta_tokens": Case("RobertaConfig", "RobertaForTokenClassification", {**_ROBERTA, **_LABELS}),
+    "xlm_roberta_texts": Case("XLMRobertaConfig", "XLMRobertaForSequenceClassification", {**_ROBERTA, **_LABELS}),
+    "xlm_roberta_tokens": Case("XLMRobertaConfig", "XLMRobertaForTokenClassification", {**_ROBERTA, **_LABELS}),
     "distilbert_texts": Case("DistilBertConfig", "DistilBertForSequenceClassification", {**_DISTILBERT, **_LABELS}),
     "distilbert_tokens": Case("DistilBertConfig", "DistilBertForTokenClassification", {**_DISTILBERT, **_LABELS}),
     "marian": Case("MarianConfig", "MarianMTModel", {**_BART, "activation_function": "swish"}),
     "pegasus": Case("PegasusConfig", "PegasusForConditionalGeneration", {**_BART, "activation_function": "relu"}),
+    "bart": Case("BartConfig", "BartForConditionalGeneration", _BART),
+    "mbart": Case("MBartConfig", "MBartForConditionalGeneration", _BART),
+    "m2m_100": Case(
+        "M2M100Config",
+        "M2M100ForConditionalGeneration",
+        {**_BART, "activation_function": "relu", "decoder_start_token_id": END},
+    ),
     "t5": Case("T5Config", "T5ForConditionalGeneration", _T5),
     "t5_gated": Case(
         "T5Config",
@@ -123,7 +133,8 @@ CASES = {
         {**_T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
     ),
 }
-FILLERS, PAIRS = ("bert", "roberta", "distilbert"), ("marian", "pegasus", "t5", "t5_gated")
+FILLERS = ("bert", "roberta", "xlm_roberta", "distilbert")
+PAIRS = ("marian", "pegasus", "bart", "mbart", "m2m_100", "t5", "t5_gated")
 LABELERS = tuple(name for name in CASES if name.endswith(("_texts", "_tokens")))
 GENERATORS = tuple(name for name in CASES if name not in (*FILLERS, *LABELERS, *PAIRS))
 

@@ -19,7 +19,7 @@ from qkv.data.vocabulary import IMPORTED, parse
 from qkv.errors import DataError, out_of_memory_text
 
 _NAMES = ("format", "source", "target", "numbers", "files", "pad", "bos", "eos", "unk", "others", "marks")
-_NEVER = "never"
+_NEVER, _FORCED = "never", "forced"
 _NONE = -1
 _MOST = 1 << 31
 FLAGS = {
@@ -47,6 +47,7 @@ class ImportedTokenizer:
         where: the name of its file in messages, or that of the folder.
         limit: the number of tokens that the model reads; None for any.
         never: tokens that are never written.
+        forced: the token that each target begins with, unless it names another special one; −1 for none.
 
     Raises:
         DataError: a text is no tokenizer, or an argument has a part of another type or range; so do the methods, where
@@ -66,6 +67,7 @@ class ImportedTokenizer:
     where: str = field(default="tokenizer.json", repr=False, compare=False)
     limit: int | None = field(default=None, repr=False, compare=False)
     never: Sequence[int] = ()
+    forced: int = _NONE
 
     def __post_init__(self) -> None:
         if (fault := self._fault()) is not None:
@@ -103,8 +105,11 @@ class ImportedTokenizer:
         return next((numbers[name] for name in ("[MASK]", "<mask>") if name in numbers), None)
 
     def encode(self, text: str, *, target: bool) -> list[int]:
-        """Encode a text; a target has no special tokens."""
-        return [token.number for token in self.tokens(text, target=target)]
+        """Encode a text; a target has no special tokens but the one that is forced, such as a language code."""
+        ids = [token.number for token in self.tokens(text, target=target)]
+        if not target or self.forced < 0 or (ids and not self.decode(ids[:1])):
+            return ids
+        return [self.forced, *ids]
 
     def tokens(self, text: str, *, target: bool) -> list[Token]:
         """Encode a text to ids, each with the characters that it stands for."""
@@ -174,6 +179,7 @@ class ImportedTokenizer:
                     "others": list(self.others),
                     # Files of earlier versions do not have it.
                     **({_NEVER: list(self.never)} if self.never else {}),
+                    **({_FORCED: self.forced} if self.forced >= 0 else {}),
                 },
                 ensure_ascii=False,
             )
@@ -195,7 +201,7 @@ class ImportedTokenizer:
         if not isinstance(document, dict):
             got = type(document).__name__
             raise DataError("tokenizer", f"the fields {', '.join(_NAMES)}", got, _AGAIN)
-        if set(document) - {_NEVER} != set(_NAMES):
+        if set(document) - {_NEVER, _FORCED} != set(_NAMES):
             raise DataError("tokenizer", f"the fields {', '.join(_NAMES)}", "other fields", _AGAIN)
         return cls(**{name: item for name, item in document.items() if name != "format"}, limit=limit)
 
@@ -212,7 +218,7 @@ class ImportedTokenizer:
             and all(map(_is_file, self.files, self.files.values()))
             and (not self.files or {SOURCE, TARGET} <= self.files.keys()),
             "marks": isinstance(self.marks, bool),
-            **{name: _is_id(getattr(self, name), limit, least=_NONE) for name in ("pad", "bos", "eos", "unk")},
+            **{name: _is_id(getattr(self, name), limit, least=_NONE) for name in ("pad", "bos", "eos", "unk", _FORCED)},
             **{name: _are_ids(getattr(self, name), limit) for name in ("others", _NEVER)},
         }
         return next((f"another {name}" for name, holds in checks.items() if not holds), None)

@@ -92,7 +92,8 @@ def decode_open(ids: Iterable[int], tokenizer: Tokenizer, unknown: Sequence[str]
         'hello Zuri'
     """
     pieces_only = [number for number in ids if number not in (tokenizer.pad, tokenizer.bos, tokenizer.eos)]
-    if all(number < tokenizer.size for number in pieces_only):
+    # A published model may have numbers above those of its tokenizer, which stand for no text.
+    if not unknown or all(number < tokenizer.size for number in pieces_only):
         return tokenizer.decode(pieces_only)
     pieces = [
         unknown[number - tokenizer.size] if number >= tokenizer.size else tokenizer.vocabulary.pieces[number]
@@ -110,7 +111,7 @@ def pieces_open(ids: Iterable[int], tokenizer: Tokenizer, unknown: Sequence[str]
         ['hello', 'Zuri']
     """
     return [
-        unknown[number - tokenizer.size] if number >= tokenizer.size else tokenizer.pieces([number])[0]
+        unknown[number - tokenizer.size] if unknown and number >= tokenizer.size else tokenizer.pieces([number])[0]
         for number in ids
     ]
 

@@ -29,9 +29,9 @@ class PositionParts:
         kind: added to the embeddings ("learned", "sinusoidal", or "halves", all sines before all cosines), in each
             self-attention ("rotary", "alibi", "relative"), in one bias that all blocks share ("buckets" of distances),
             or "none".
-        skipped: learned positions before the first that is used.
+        skipped: positions before the first that is used, learned or "halves".
         count: number of learned positions; 0 for as many as the context has.
-        base, share, scaling: of rotary positions: see `qkv.nn.Rotary`.
+        base, share, scaling: of rotary positions: see `qkv.nn.Rotary`; `base` also of "halves".
         local_base: the base of blocks with a window, which then are not scaled; None for the same positions.
         buckets: of the distances: see `qkv.nn.BucketedBias`.
         farthest: buckets and relative positions distinguish distances up to this.
@@ -52,7 +52,9 @@ class PositionParts:
         match self.kind:
             case "learned":
                 return PositionEmbedding("learned", width, self.count or context + self.skipped, self.skipped)
-            case "sinusoidal" | "halves":
+            case "halves":
+                return PositionEmbedding(self.kind, width, skipped=self.skipped, base=self.base)
+            case "sinusoidal":
                 return PositionEmbedding(self.kind, width)
             case _:
                 return None

@@ -55,7 +55,8 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
         config: its sizes, or all of its parts.
 
     Source: Vaswani et al. 2017, section 3, figure 1; Junczys-Dowmunt et al. 2018, "Marian"; Zhang et al. 2020,
-        "PEGASUS"; Raffel et al. 2020, "T5".
+        "PEGASUS"; Raffel et al. 2020, "T5"; Lewis et al. 2020, "BART"; Fan et al. 2021, "Beyond English-Centric
+        Multilingual Machine Translation" (M2M-100).
 
     Example:
         >>> model = TransformerTranslator(TransformerConfig(size=20, width=16, heads=2, feed_forward=32))
@@ -71,6 +72,10 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
         self.embed = nn.Embedding(parts.size, parts.width)
         self.embed_source = None if parts.source_size is None else nn.Embedding(parts.source_size, parts.width)
         self.positions = parts.positions.embedding(parts.width, parts.context)
+        # Learned positions and norms of embeddings are different ones on either side.
+        learned = parts.positions.kind == "learned"
+        self.source_positions = parts.positions.embedding(parts.width, parts.context) if learned else None
+        self.embed_norm, self.source_embed_norm = (_end_norm(parts, parts.norms.embedding) for _ in range(2))
         self.encoder_bias = parts.positions.shared(parts.heads, causal=False)
         self.decoder_bias = parts.positions.shared(parts.heads, causal=True)
         self.rows = BatchRows()
@@ -122,7 +127,8 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
 
     def advance(self, target: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         """Return the output layer's input for each target token (B, T, M), and the state after the last."""
-        x_BTM, visible, count = self._embed(self.embed, target, state.position), state.visible, target.shape[1]
+        visible, count = state.visible, target.shape[1]
+        x_BTM = self._embed(self.embed, self.positions, self.embed_norm, target, state.position)
         if visible is not None:
             visible = _with_newest(visible)
             x_BTM = x_BTM.view(*visible.shape[:2], -1)
@@ -166,16 +172,19 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
         if isinstance(self.encoder, nn.ModuleList):
             count, shared = ids.shape[1], self.encoder_bias
             bias = None if shared is None else bias_of(shared, count, count)
-            x_BSM = self._embed(self.source_embedding, ids, 0)
+            positions = self.source_positions or self.positions
+            x_BSM = self._embed(self.source_embedding, positions, self.source_embed_norm, ids, 0)
             x_BSM = encode(self.encoder, x_BSM, padded, self.parts.window, bias=bias, session=session)
         else:
             x_BSM = self.dropout(self.encoder(self.dropout(self.source_embedding(ids)), lengths, session))
         memory: Tensor = self.end_dropout(self.encoder_norm(x_BSM))
         return memory
 
-    def _embed(self, embed: nn.Embedding, tokens: Tensor, start: int) -> Tensor:
+    def _embed(
+        self, embed: nn.Embedding, positions: nn.Module | None, norm: nn.Module, tokens: Tensor, start: int
+    ) -> Tensor:
         x = scaled(embed(tokens), self.parts.embed_scale)
-        embedded: Tensor = self.dropout(x if self.positions is None else self.positions(x, start))
+        embedded: Tensor = self.dropout(norm(x if positions is None else positions(x, start)))
         return embedded
 
     def _target_bias(self, count: int, state: TransformerState, visible: Tensor | None) -> Bias | Tensor | None:

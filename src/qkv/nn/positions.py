@@ -20,6 +20,7 @@ from qkv.values.sharded import with_positions
 
 Embedded = Literal["sinusoidal", "halves", "learned"]
 _MIN_TABLE, _MAX_TABLE = 256, 4096
+_BASE = 10_000.0
 
 
 @checked
@@ -58,9 +59,7 @@ def sinusoidal(
     expect_sizes(width=width)
     if not dtype.is_floating_point:
         raise ConfigError("dtype", "a floating-point dtype", f"{dtype}", "Sines are fractions.")
-    if not _has_table(start, start + length, _MAX_TABLE):
-        return _waves(_angles(start, length, width, 10_000.0, device), width).to(dtype)
-    return _wave_table(_table_rows(start + length), width, device, dtype)[start : start + length].clone()
+    return _sinusoids(start, length, width, _BASE, device, dtype)
 
 
 def _device(device: torch.device | str | None) -> torch.device:
@@ -252,7 +251,8 @@ class PositionEmbedding(nn.Module):
         kind: "sinusoidal", "halves" for all sines before all cosines, or "learned".
         width: M.
         length: maximum number of learned positions.
-        skipped: learned positions before the first that is used.
+        skipped: positions before the first that is used.
+        base: of the wavelengths of sinusoids.
 
     Raises:
         ConfigError: the kind is unknown.
@@ -268,7 +268,7 @@ class PositionEmbedding(nn.Module):
                 [1.0000, 1.0000]])
     """
 
-    def __init__(self, kind: Embedded, width: int, length: int = 0, skipped: int = 0) -> None:
+    def __init__(self, kind: Embedded, width: int, length: int = 0, skipped: int = 0, *, base: float = _BASE) -> None:
         super().__init__()
         if kind not in get_args(Embedded):
             raise ConfigError(
@@ -276,7 +276,8 @@ class PositionEmbedding(nn.Module):
             )
         expect_sizes(width=width, **({"length": length} if kind == "learned" else {}))
         expect_counts(skipped=skipped)
-        self.kind, self.width, self.length, self.skipped = kind, width, length, skipped
+        expect_base(base)
+        self.kind, self.width, self.length, self.skipped, self.base = kind, width, length, skipped, base
         self.weight = nn.Parameter(torch.empty(length, width)) if kind == "learned" else None
         self.reset_parameters()
 
@@ -317,7 +318,7 @@ class PositionEmbedding(nn.Module):
             self.expect(0 if end is None else end + self.skipped)
             return x + self.weight[positions + self.skipped]
         if end is None or end > _MAX_TABLE:
-            angles = positions.double()[..., None] * _rates(self.width, 10_000.0, x.device)
+            angles = (positions + self.skipped).double()[..., None] * _rates(self.width, self.base, x.device)
             return x + self._arranged(_waves(angles, self.width).to(x.dtype))
         return x + self._rows(0, end, x)[positions]
 
@@ -333,14 +334,22 @@ class PositionEmbedding(nn.Module):
 
     def _rows(self, start: int, end: int, x: Tensor) -> Tensor:
         """Return the vectors of the positions from `start` to `end`, (N, M)."""
+        first = start + self.skipped
         if self.weight is not None:
             self.expect(end + self.skipped)
-            return self.weight[start + self.skipped : end + self.skipped]
-        return self._arranged(sinusoidal(end - start, self.width, start=start, device=x.device, dtype=x.dtype))
+            return self.weight[first : end + self.skipped]
+        return self._arranged(_sinusoids(first, end - start, self.width, self.base, x.device, x.dtype))
 
     def _arranged(self, waves: Tensor) -> Tensor:
         """Return sines and cosines in the order of this kind."""
         return waves if self.kind == "sinusoidal" else torch.cat([waves[..., ::2], waves[..., 1::2]], -1)
+
+
+def _sinusoids(start: int, length: int, width: int, base: float, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return sines and cosines of `length` positions from `start`, (length, M)."""
+    if not _has_table(start, start + length, _MAX_TABLE):
+        return _waves(_angles(start, length, width, base, device), width).to(dtype)
+    return _wave_table(_table_rows(start + length), width, base, device, dtype)[start : start + length].clone()
 
 
 def _angles(
@@ -380,11 +389,11 @@ def _waves(angle: Tensor, width: int) -> Tensor:
 
 
 @lru_cache(maxsize=32)
-def _wave_table(rows: int, width: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return the cached table of `sinusoidal` for the first positions."""
+def _wave_table(rows: int, width: int, base: float, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return the cached table of sinusoids of the first positions."""
     # Built outside of inference mode, because training must be able to use the cached table too.
     with torch.inference_mode(False):
-        return _waves(_angles(0, rows, width, 10_000.0, device), width).to(dtype)
+        return _waves(_angles(0, rows, width, base, device), width).to(dtype)
 
 
 @lru_cache(maxsize=32)

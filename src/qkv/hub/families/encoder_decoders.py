@@ -1,5 +1,6 @@
-"""Families of encoder-decoders: Marian, Pegasus, T5."""
+"""Families of encoder-decoders: Marian, Pegasus, BART, mBART, M2M-100 with NLLB, T5."""
 
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -28,8 +29,8 @@ _BART_SETTINGS = (
 )
 
 
-def _bart(norm_place: Literal["before", "after"], keys: SettingsReader) -> TransformerParts:
-    """Return the parts that Marian and Pegasus share."""
+def _bart(norm_place: Literal["before", "after"], keys: SettingsReader, **parts: Any) -> TransformerParts:
+    """Return the parts that BART and its relatives share; those of Marian and Pegasus where `parts` has no others."""
     for name in ("attention_heads", "ffn_dim"):
         if keys.size(f"encoder_{name}") != keys.size(f"decoder_{name}"):
             keys.refuse(f"decoder_{name}", f"{keys.size(f'encoder_{name}')}, as in the encoder")
@@ -37,15 +38,33 @@ def _bart(norm_place: Literal["before", "after"], keys: SettingsReader) -> Trans
     if keys.get("decoder_vocab_size") not in (None, keys.size("vocab_size")):
         keys.refuse("decoder_vocab_size", f"{keys.size('vocab_size')}, the size of the one vocabulary")
     shared = keys.flag("share_encoder_decoder_embeddings")
-    return TransformerParts(
-        **same,
-        norms=NormParts("layer", 1e-5, norm_place, final=norm_place == "before"),
-        positions=PositionParts("halves"),
-        embed_scale=same["width"] ** 0.5 if keys.flag("scale_embedding") else 1.0,
-        tied=tied(keys),
-        source_size=None if shared else keys.size("vocab_size"),
-        output_bias=True,
-    )
+    defaults = {
+        "norms": NormParts("layer", 1e-5, norm_place, final=norm_place == "before"),
+        "positions": PositionParts("halves"),
+        "embed_scale": same["width"] ** 0.5 if keys.flag("scale_embedding") else 1.0,
+        "tied": tied(keys),
+        "source_size": None if shared else keys.size("vocab_size"),
+        "output_bias": True,
+    }
+    return TransformerParts(**{**same, **defaults, **parts})
+
+
+def _bart_itself(norm_place: Literal["before", "after"], keys: SettingsReader) -> TransformerParts:
+    """Return the parts of BART, and of mBART, which has norms before each sublayer."""
+    norms = NormParts("layer", 1e-5, norm_place, final=norm_place == "before", embedding=True)
+    return _bart(norm_place, keys, norms=norms, positions=PositionParts("learned", skipped=_FIRST))
+
+
+def _m2m(keys: SettingsReader) -> TransformerParts:
+    # Their wavelengths end at exactly 2π·10,000: the root is one less than half the width, as in tensor2tensor.
+    half = keys.size("d_model") // 2
+    if half < 2 or keys.size("d_model") % 2:
+        keys.refuse("d_model", "an even number from 4 on")
+    if keys.token("decoder_start_token_id") == keys.token("pad_token_id"):
+        keys.refuse("decoder_start_token_id", "another token than the padding, which has no position")
+    first = 1 + (keys.token("pad_token_id") or 0)
+    positions = PositionParts("halves", skipped=first, base=10_000.0 ** (half / (half - 1)))
+    return _bart("before", keys, positions=positions, output_bias=False)
 
 
 def _bart_settings(parts: TransformerParts) -> dict[str, Any]:
@@ -65,6 +84,11 @@ def _bart_rules(config: TransformerParts) -> list[WeightRule]:
     separate = config.source_size is not None
     rules = named("embed", "model.decoder.embed_tokens" if separate else "model.shared", ["weight"])
     rules += named("embed_source", "model.encoder.embed_tokens", ["weight"]) if separate else []
+    for side, ours in (("encoder", "source_"), ("decoder", "")):
+        if config.positions.kind == "learned":
+            rules += named(f"{ours}positions", f"model.{side}.embed_positions", ["weight"])
+        if config.norms.embedding:
+            rules += named(f"{ours}embed_norm", f"model.{side}.layernorm_embedding", _BOTH)
     for side, count in (("encoder", config.layers), ("decoder", config.decoder_layers)):
         for i in range(count):
             ours, theirs = f"{side}.{i}", f"model.{side}.layers.{i}"
@@ -80,7 +104,8 @@ def _bart_rules(config: TransformerParts) -> list[WeightRule]:
             rules += named(f"{ours}.around_feed.norm", f"{theirs}.final_layer_norm", _BOTH)
         if config.norms.final:
             rules += named(f"{side}_norm", f"model.{side}.layer_norm", _BOTH)
-    rules.append(WeightRule("output.bias", ("final_logits_bias",), Same(row=True)))
+    if config.output_bias:
+        rules.append(WeightRule("output.bias", ("final_logits_bias",), Same(row=True)))
     return rules if config.tied else [*rules, WeightRule("output.weight", ("lm_head.weight",))]
 
 
@@ -155,7 +180,9 @@ def _t5_rules(config: TransformerParts) -> list[WeightRule]:
     return rules if config.tied else [*rules, WeightRule("output.weight", ("lm_head.weight",))]
 
 
-_BART = {
+_FIRST = 2
+"""The place of the first learned position."""
+_BART: Mapping[str, Any] = {
     "activation_function": "gelu",
     "max_position_embeddings": 1024,
     "scale_embedding": False,
@@ -172,30 +199,64 @@ _COPIES = tuple(
     (f"{name}.weight", "model.shared.weight")
     for name in ("model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head")
 )
+
+
+def _family(
+    name: str,
+    class_name: str,
+    configure: Callable[[SettingsReader], TransformerParts],
+    defaults: Mapping[str, Any],
+    *,
+    sinusoids: tuple[str, ...] = (),
+    ignored: tuple[str, ...] = (),
+    write: Callable[[TransformerParts], dict[str, Any]] | None = None,
+) -> Family:
+    return Family(
+        name,
+        class_name,
+        "translate",
+        configure,
+        _bart_rules,
+        defaults={**_BART, **defaults},
+        ignored=ignored,
+        copies=_COPIES,
+        write=write,
+        synonyms=_BART_SYNONYMS,
+        sinusoids=sinusoids,
+    )
+
+
+_BART_MARKS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
 ENCODER_DECODERS = (
-    Family(
+    _family(
         "marian",
         "MarianMTModel",
-        "translate",
         partial(_bart, "after"),
-        _bart_rules,
-        defaults={**_BART, "decoder_start_token_id": 58100, "pad_token_id": 58100, "eos_token_id": 0},
-        copies=_COPIES,
-        write=_bart_settings,
-        synonyms=_BART_SYNONYMS,
+        {"decoder_start_token_id": 58100, "pad_token_id": 58100, "eos_token_id": 0},
         sinusoids=_SINUSOIDS,
+        write=_bart_settings,
     ),
-    Family(
+    _family(
         "pegasus",
         "PegasusForConditionalGeneration",
-        "translate",
         partial(_bart, "before"),
-        _bart_rules,
-        defaults={**_BART, "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1},
-        copies=_COPIES,
-        write=_bart_settings,
-        synonyms=_BART_SYNONYMS,
+        {"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1},
         sinusoids=_SINUSOIDS,
+        write=_bart_settings,
+    ),
+    _family("bart", "BartForConditionalGeneration", partial(_bart_itself, "after"), _BART_MARKS),
+    _family(
+        "mbart",
+        "MBartForConditionalGeneration",
+        partial(_bart_itself, "before"),
+        {**_BART_MARKS, "decoder_start_token_id": 0},
+    ),
+    _family(
+        "m2m_100",
+        "M2M100ForConditionalGeneration",
+        _m2m,
+        {**_BART_MARKS, "activation_function": "relu", "scale_embedding": True},
+        ignored=(r"\.embed_positions\.weights$",),
     ),
     Family(
         "t5",

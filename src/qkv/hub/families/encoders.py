@@ -1,4 +1,4 @@
-"""Families of masked language models and of classifiers on top of them: BERT, RoBERTa, DistilBERT."""
+"""Families of masked language models and of classifiers on top of them: BERT, RoBERTa, XLM-RoBERTa, DistilBERT."""
 
 from dataclasses import replace
 from functools import partial
@@ -143,6 +143,21 @@ _DEFAULTS = {
 }
 _OLD_NAMES = {r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"}
 _UNUSED = (r"\.position_ids$", r"\.token_type_ids$", r"\.pooler\.", r"^cls\.seq_relationship\.", r"\.decoder\.bias$")
+_ROBERTA = Family(
+    "roberta",
+    "RobertaForMaskedLM",
+    "fill",
+    _roberta,
+    partial(_rules, "roberta", _BERT_BLOCK),
+    "roberta.",
+    {**_DEFAULTS, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
+    _OLD_NAMES,
+    _UNUSED,
+    (
+        ("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),
+        ("lm_head.decoder.bias", "lm_head.bias"),
+    ),
+)
 ENCODERS = (
     Family(
         "bert",
@@ -159,21 +174,8 @@ ENCODERS = (
             ("cls.predictions.decoder.bias", "cls.predictions.bias"),
         ),
     ),
-    Family(
-        "roberta",
-        "RobertaForMaskedLM",
-        "fill",
-        _roberta,
-        partial(_rules, "roberta", _BERT_BLOCK),
-        "roberta.",
-        {**_DEFAULTS, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
-        _OLD_NAMES,
-        _UNUSED,
-        (
-            ("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),
-            ("lm_head.decoder.bias", "lm_head.bias"),
-        ),
-    ),
+    _ROBERTA,
+    replace(_ROBERTA, name="xlm-roberta", class_name="XLMRobertaForMaskedLM"),
     Family(
         "distilbert",
         "DistilBertForMaskedLM",
@@ -209,6 +211,7 @@ class _Pooler(NamedTuple):
 _POOLERS = {
     "bert": _Pooler("bert.pooler.dense", "tanh", "classifier", (r"\.pooler\.",)),
     "roberta": _Pooler("classifier.dense", "tanh", "classifier.out_proj"),
+    "xlm-roberta": _Pooler("classifier.dense", "tanh", "classifier.out_proj"),
     "distilbert": _Pooler("pre_classifier", "relu", "classifier"),
 }
 

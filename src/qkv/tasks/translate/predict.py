@@ -530,7 +530,9 @@ class Translator:
 
     def _decode(self, opened: Sequence[OpenSource], how: Decoding, row_keys: RowKeys | None) -> list[list[Hypothesis]]:
         sources = [source.ids for source in opened]
-        prefixes = [self._prefix(source, how.prefix) for source in opened] if how.prefix else []
+        imported = self.tokenizer.imported
+        begins = bool(how.prefix) or (imported is not None and imported.forced >= 0)
+        prefixes = [self._prefix(source, how.prefix or "") for source in opened] if begins else []
         filled = [index for index, ids in enumerate(sources) if ids]
         hypotheses = [[Hypothesis((), 0.0)] for _ in sources]
         if filled:

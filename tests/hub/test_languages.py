@@ -1,0 +1,109 @@
+"""Models of several languages: codes are around a source where theirs puts them, and a target begins with its own."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+import torch
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
+
+import qkv
+from qkv.errors import CheckpointError
+from qkv.tasks.translate.decoding import Decoding
+
+M2M = Path(__file__).parent / "families" / "m2m_100"
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
+CODES = ["eng_Latn", "fra_Latn", "en_XX", "fr_XX"]
+TEXT = ["the cat sat on the mat", "a hat on the cat", "that cat ate the hat"]
+CLASSES = {
+    "NllbTokenizer": ("fra_Latn", ["fra_Latn"], ["</s>"]),
+    "NllbTokenizerFast": (None, ["eng_Latn"], ["</s>"]),
+    "MBartTokenizer": ("fr_XX", [], ["</s>", "fr_XX"]),
+    "MBart50Tokenizer": (None, ["en_XX"], ["</s>"]),
+}
+"""For classes a source's language and what is before and after a text."""
+
+
+def folder_of(folder: Path, config: dict[str, Any], **settings: Any) -> Path:
+    """Write a model with a tokenizer of some languages."""
+    library = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
+    library.pre_tokenizer, library.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    trainer = trainers.BpeTrainer(vocab_size=36, special_tokens=SPECIAL, show_progress=False)
+    library.train_from_iterator(TEXT, trainer)
+    library.add_special_tokens([AddedToken(code, special=True) for code in CODES])
+    shutil.copytree(M2M, folder)
+    library.save(str(folder / "tokenizer.json"))
+    table = {**json.loads((M2M / "config.json").read_text()), "pad_token_id": 1, "eos_token_id": 2}
+    (folder / "config.json").write_text(json.dumps({**table, "decoder_start_token_id": 2, **config}))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_code_of_a_source_is_where_its_class_puts_it(name: str, tmp_path: Path) -> None:
+    language, before, after = CLASSES[name]
+    settings = {} if language is None else {"src_lang": language}
+    tokenizer = qkv.load(folder_of(tmp_path / "model", {}, tokenizer_class=name, **settings)).tokenizer
+    pieces = tokenizer.pieces(tokenizer.encode("the cat"))
+    assert pieces[: len(before)] == before
+    assert pieces[len(pieces) - len(after) :] == after
+    assert tokenizer.decode(tokenizer.encode("the cat")) == "the cat"
+
+
+@pytest.mark.parametrize("settings", [{}, {"src_lang": "fra_Latn"}, {"legacy_behaviour": True}], ids=str)
+@pytest.mark.filterwarnings("ignore")
+def test_sources_of_nllb_are_those_of_transformers(settings: dict[str, Any], tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", minversion="5.10")
+    more = {"additional_special_tokens": CODES[:2], **settings}
+    folder = folder_of(tmp_path / "model", {}, tokenizer_class="NllbTokenizer", **more)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    ours = qkv.load(folder).tokenizer
+    for text in [*TEXT, "", "a  hat"]:
+        assert ours.encode(text) == theirs(text).input_ids
+
+
+def test_a_language_that_the_tokenizer_lacks_is_named(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "model", {}, tokenizer_class="NllbTokenizer", src_lang="deu_Latn")
+    with pytest.raises(CheckpointError, match="src_lang: expected a language code of the tokenizer; got 'deu_Latn'"):
+        qkv.load(folder)
+
+
+def test_a_target_begins_with_the_code_that_is_forced(tmp_path: Path) -> None:
+    names = {"tokenizer_class": "NllbTokenizer"}
+    plain = qkv.load(folder_of(tmp_path / "plain", {}, **names))
+    numbers = {code: plain.tokenizer.encode(code, target=True) for code in CODES[:2]}
+    forced = qkv.load(folder_of(tmp_path / "forced", {"forced_bos_token_id": numbers["fra_Latn"][0]}, **names))
+    hat = plain.tokenizer.encode("hat", target=True)
+    assert forced.tokenizer.encode("hat", target=True) == [*numbers["fra_Latn"], *hat]
+    assert forced.tokenizer.encode("eng_Latn", target=True) == numbers["eng_Latn"]
+    assert (
+        type(forced.tokenizer).from_json(forced.tokenizer.to_json()).encode("hat", target=True)[0]
+        == numbers["fra_Latn"].pop()
+    )
+    how = Decoding(max_tokens=6)
+    written = {
+        "asked": plain.translate_fully(TEXT, Decoding(max_tokens=6, prefix="fra_Latn")),
+        "forced": forced.translate_fully(TEXT, how),
+        "replaced": forced.translate_fully(TEXT, Decoding(max_tokens=6, prefix="eng_Latn")),
+    }
+    first = {name: {answer.target_tokens[0] for answer in answers} for name, answers in written.items()}
+    assert first == {"asked": {"fra_Latn"}, "forced": {"fra_Latn"}, "replaced": {"eng_Latn"}}
+    assert [answer.text for answer in written["forced"]] == [answer.text for answer in written["asked"]]
+    assert "fra_Latn" not in written["forced"][0].text
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_forced_translations_are_those_of_transformers(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    folder = folder_of(tmp_path / "model", {}, tokenizer_class="NllbTokenizer")
+    code = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id("fra_Latn")
+    ours, model = qkv.load(folder), transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    for text, answer in zip(TEXT, ours.translate_fully(TEXT, Decoding(max_tokens=6, prefix="fra_Latn")), strict=True):
+        ids = torch.tensor([ours.tokenizer.encode(text)])
+        options = {"max_new_tokens": 6, "num_beams": 1, "do_sample": False, "suppress_tokens": [1]}
+        expected = model.generate(ids, forced_bos_token_id=code, forced_eos_token_id=None, **options)[0, 1:].tolist()
+        written = expected[: expected.index(2)] if 2 in expected else expected
+        assert list(answer.target_tokens[:-1]) == ours.tokenizer.pieces(written)

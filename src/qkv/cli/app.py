@@ -12,6 +12,7 @@ from qkv.cli.answer import command_of as answering
 from qkv.cli.check import command_of as checking
 from qkv.cli.compare import command_of as comparing
 from qkv.cli.demo import demo
+from qkv.cli.embed import embed
 from qkv.cli.evaluate import ANY_FLAGS, EvaluateCommand, evaluate
 from qkv.cli.explain import explain
 from qkv.cli.export import export
@@ -104,6 +105,7 @@ app.command("prepare", cls=CommandOfPaths, rich_help_panel=TRAIN)(prepare_comman
 app.command(cls=CommandOfPaths, rich_help_panel=TRAIN)(demo)
 _LOOKS: tuple[Any, ...] = (runs, view, align, explain)
 app.command("evaluate", cls=EvaluateCommand, context_settings=ANY_FLAGS, rich_help_panel=USE)(evaluate)
+app.command(cls=CommandOfPaths, rich_help_panel=USE)(embed)
 for command in _LOOKS:
     app.command(cls=CommandOfPaths, rich_help_panel=LOOK)(command)
 for command in (export, serve):

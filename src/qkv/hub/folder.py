@@ -127,7 +127,8 @@ class Folder:
             hint = "Only files of the folder itself are read."
             raise CheckpointError(str(path), "a plain file name", ascii(name)[:200], hint)
         real, folder = Path(os.path.realpath(path)), Path(os.path.realpath(self.path))
-        blobs = folder.parent.parent / "blobs" if folder.parent.name == "snapshots" else folder
+        snapshot = folder.parent if folder.parent.parent.name == "snapshots" else folder  # of a folder in a snapshot
+        blobs = snapshot.parent.parent / "blobs" if snapshot.parent.name == "snapshots" else folder
         if real.parent not in (folder, blobs):
             hint = "Replace the link by the file itself."
             raise CheckpointError(str(path), "a file in this folder", f"a link to {real}", hint)

@@ -1,17 +1,22 @@
-"""A masked language model: predicts the masked words of a text."""
+"""A masked language model: predicts the masked words of a text, and makes vectors of texts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, final
+from typing import TYPE_CHECKING, Any, NoReturn, final, get_args
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from qkv.data.batches import collate_sources, device_of, in_batches
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, DataError, UnsupportedError, setting
+from qkv.errors import ConfigError, DataError, Place, UnsupportedError, expect_name, setting
+from qkv.hub.published import published_folder
+from qkv.hub.sentence_folder import Sentences, read_sentences
 from qkv.models.reader import MaskedLanguageModel
+from qkv.tasks.embed.settings import PoolOfTokens
+from qkv.tasks.length import expect_length
 from qkv.tasks.python_values import expect_texts
 from qkv.tasks.runs import Trained, expect_task, load_trained, rebuild_reader
 from qkv.tasks.text_attention import read_scene
@@ -49,6 +54,7 @@ class MaskFiller:
     Args:
         model: the network.
         tokenizer: text to tokens and back.
+        folder: where they come from, whose files may say how texts become vectors.
 
     Example:
         >>> import qkv  # doctest: +SKIP
@@ -56,9 +62,10 @@ class MaskFiller:
         'capital'
     """
 
-    def __init__(self, model: MaskedLanguageModel, tokenizer: Tokenizer) -> None:
+    def __init__(self, model: MaskedLanguageModel, tokenizer: Tokenizer, folder: Path | None = None) -> None:
         self.model = model.eval()
         self.tokenizer = tokenizer
+        self._folder = folder
 
     @classmethod
     def load(cls, run: str | Path, device: str | torch.device = "cpu") -> "MaskFiller":
@@ -73,7 +80,7 @@ class MaskFiller:
     def of(cls, trained: Trained, device: str | torch.device = "cpu") -> "MaskFiller":
         """Build the published model; errors as for `load`."""
         expect_task(trained, "fill", "a masked language model")
-        return cls(rebuild_reader(trained, MaskedLanguageModel, device), trained.tokenizer)
+        return cls(rebuild_reader(trained, MaskedLanguageModel, device), trained.tokenizer, trained.folder)
 
     @torch.no_grad()
     def fill(self, texts: Sequence[str], *, best: int = 5) -> list[list[Filled]]:
@@ -104,6 +111,52 @@ class MaskFiller:
             probabilities = scores[torch.arange(len(rows), device=scores.device), masked].float().softmax(-1)
             filled += [self._filled(ids, row, best) for ids, row in zip(rows, probabilities, strict=True)]
         return filled
+
+    @torch.no_grad()
+    def embed(
+        self, texts: Sequence[str], *, pool: PoolOfTokens | None = None, unscaled: bool = False, first: int = 1
+    ) -> Tensor:
+        """Return a vector for each text.
+
+        Args:
+            texts: at least one token each.
+            pool: what of the tokens' states, special tokens included: their "mean", or that of the "first" token; None
+                for what modules.json of sentence-transformers says, or else the mean.
+            unscaled: whether vectors keep their lengths; else they have length 1, and their dot product is the cosine.
+            first: number of the first text, for messages.
+
+        Returns:
+            (B, M), float32, on the CPU.
+
+        Raises:
+            DataError: a text has no token, or is too long; the message gives its number.
+            CheckpointError: the folder says that vectors are made in another way.
+            ConfigError: there is no such pool.
+
+        Source: Reimers and Gurevych 2019, "Sentence-BERT", section 3.
+
+        Example:
+            >>> import qkv  # doctest: +SKIP
+            >>> vectors = qkv.load("all-MiniLM-L6-v2").embed(["A dog.", "A cat."])  # doctest: +SKIP
+            >>> vectors @ vectors.T  # cosines  # doctest: +SKIP
+        """
+        chosen = None if pool is None else expect_name("pool", pool, get_args(PoolOfTokens))
+        folder = None if self._folder is None else published_folder(self._folder)
+        sentences = Sentences() if folder is None else read_sentences(folder)
+        longest = min(self.model.config.context, sentences.longest or self.model.config.context)
+        rows = [self.tokenizer.encode(sentences.prompt + text) for text in expect_texts(texts, "texts")]
+        for number, ids in enumerate(rows, start=first):
+            if not ids:
+                raise DataError(Place(None, number, "text"), "at least one token", "none", "Leave it out.")
+            expect_length(Place(None, number, "text"), len(ids), longest, self.tokenizer)
+        vectors = torch.empty(len(rows), self.model.config.width, device="cpu")
+        by_length = sorted(range(len(rows)), key=lambda index: len(rows[index]))
+        for batch in in_batches(by_length, _ROWS):
+            tokens, lengths = collate_sources([rows[index] for index in batch], 0, device_of(self.model))
+            states_BSM, _ = self.model.reader(tokens, lengths)
+            pooled = states_BSM[:, 0] if (chosen or sentences.pool) == "first" else states_BSM.sum(1) / lengths[:, None]
+            vectors[batch] = (pooled if unscaled else functional.normalize(pooled, dim=-1)).float().cpu()
+        return vectors
 
     def score_files(self, files: Any) -> NoReturn:
         """Refuse: there is no training of masked language models here whose figures could be computed.

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qkv
-from qkv.errors import ConfigError
+from qkv.errors import ConfigError, DataError
 from qkv.tasks.folds import Examples, folds_of
 
 items = st.lists(st.tuples(st.integers(0, 30), st.sampled_from("ab")), min_size=6, max_size=60)
@@ -51,6 +51,8 @@ FILMS = "".join(
     f"{label}\ta {word} film {n}\n" for n in range(9) for label, word in (("good", "fine"), ("bad", "dull"))
 )
 NAMES = "".join(f"{name} B-PER\nsleeps{n} O\n\n" for n in range(9) for name in ("Ada", "Bo"))
+PAIRS = "".join(f"{word} {n}\t{n} {word}\n" for n in range(9) for word in ("ja", "no"))
+SORTED = "".join(f"{n} {n + more}\t1 2\n" for n in range(9) for more in (3, 5))
 RENTS = "area,rent\n" + "".join(f"{area},{3 * area}\n" for area in range(20))
 LEARNED = {"steps": 2, "width": 4, "batch_size": 4, "validate_every": 1}
 
@@ -61,6 +63,8 @@ LEARNED = {"steps": 2, "width": 4, "batch_size": 4, "validate_every": 1}
         ("classify", FILMS, LEARNED | {"model": "none"}, 18),
         ("tag", NAMES, LEARNED, 18),
         ("regress", RENTS, {"x": ["area"], "y": "rent"}, 20),
+        ("translate", PAIRS, LEARNED | {"model": "gru", "tokenizer": "word", "minimum": 1}, 18),
+        ("point", SORTED, LEARNED, 18),
     ],
 )
 def test_every_example_is_tested_once(
@@ -97,5 +101,8 @@ def test_folds_beside_seeds_or_files_to_test_are_refused(tmp_path: Path) -> None
         with pytest.raises(ConfigError) as refused:
             qkv.compare("classify", data=rows, folds=3, out=tmp_path, **more)
         assert refused.value.argument == name
-    with pytest.raises(ConfigError, match="a task whose data can be divided: classify, tag, regress"):
-        qkv.compare("translate", data=[("a", "b")] * 30, folds=3, out=tmp_path)
+    with pytest.raises(ConfigError, match="a task whose data can be divided: translate, classify, tag, point, regress"):
+        qkv.compare("generate", text=["a b"] * 30, folds=3, out=tmp_path)
+    (tmp_path / "source").write_text("a\tb\n" * 30)
+    with pytest.raises(DataError, match="source:1: expected texts without tabs"):
+        qkv.compare("translate", source=tmp_path / "source", target=["c"] * 30, folds=3, out=tmp_path)

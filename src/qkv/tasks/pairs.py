@@ -13,8 +13,10 @@ from qkv.data.holdout import hold_out, seen_in_training, split
 from qkv.data.odd_lines import without_odd_lines
 from qkv.data.report import collecting, leaves_out, skips
 from qkv.data.word_table import WordTable
-from qkv.errors import ConfigError, brief, joined, setting
-from qkv.tasks.notes import state
+from qkv.errors import ConfigError, DataError, Place, brief, joined, setting
+from qkv.settings import defaults_of
+from qkv.tasks.folds import Examples
+from qkv.tasks.notes import reporting, state
 from qkv.tasks.python_values import as_source, pair_line, text_line
 
 Line = Callable[[Any, str], str]
@@ -136,6 +138,33 @@ def _in_order(pairs: list[Pair], name: str, others: Sequence[Pair]) -> list[Pair
     lines = [pair.line for pair in exchanged]
     dropped = set(lines) if leaves_out("swapped", name, lines, example) else set()
     return [pair for pair in pairs if pair.line not in dropped]
+
+
+def pair_examples(files: Any, side: Line = text_line, pair: Line = pair_line) -> Examples:
+    """Return the pairs of a table of settings as examples to divide, those with one source together.
+
+    Args:
+        files: as for `read_training_pairs`.
+        side, pair: turn Python values into lines.
+
+    Raises:
+        ConfigError: there are no such files.
+        DataError: a file is invalid, or a text has a tab, which a line of a part cannot have.
+    """
+    with reporting(files.skip):
+        sources = PairSources.of(files, "", side, pair) or PairSources()
+        pairs = sources.read()
+        for item in pairs:
+            if "\t" in item.source + item.target:
+                hint = "Replace it by a space."
+                raise DataError(Place(sources.names[0], item.line), "texts without tabs to divide", "a tab", hint)
+
+    def write(indices: Sequence[int]) -> str:
+        return "".join(f"{pairs[index].source}\t{pairs[index].target}\n" for index in indices)
+
+    usual = defaults_of(type(files))
+    read = {name: usual[name] for name in usual if name in ("source", "target", "sep") or name.endswith("_col")}
+    return Examples([item.source for item in pairs], [""] * len(pairs), write, ".tsv", read)
 
 
 class TrainingPairs(NamedTuple):

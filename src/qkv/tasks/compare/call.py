@@ -34,7 +34,7 @@ def compare(
         task: "translate", "generate", "classify", "tag", "point" or "regress".
         out: the folder of the trainings.
         seeds: how many trainings each combination has, with the seeds from 0 on; None for 3.
-        folds: in place of seeds, in how many parts the data of a classifier, tagger or regression is divided: each part
+        folds: in place of seeds, in how many parts the data of a task but "generate" is divided: each part
             is tested on by a training on all others.
         controls: whether to also train without attention ("none") and with equal weights ("uniform"), where the model
             has them, if scores are compared.

@@ -13,8 +13,9 @@ from qkv.data.corpus import Pair, fingerprint
 from qkv.data.pointing import Pointed, coordinates_message, parse_pairs
 from qkv.data.report import expect_some_left, refuse
 from qkv.errors import DataError, Place, brief, setting
+from qkv.tasks.folds import Examples
 from qkv.tasks.notes import reporting, state
-from qkv.tasks.pairs import read_training_pairs
+from qkv.tasks.pairs import pair_examples, read_training_pairs
 from qkv.tasks.point.settings import PointFiles
 from qkv.tasks.python_values import pair_line, text_line
 
@@ -77,6 +78,11 @@ def read_lines(data: PointFiles, once: bool, seed: int) -> PointLines:
     """
     with reporting(data.skip):
         return _lines(data, once, seed)
+
+
+def examples(data: PointFiles) -> Examples:
+    """Return the lines as examples to divide for a cross-validation; errors as of `pair_examples`."""
+    return pair_examples(data, _line, _pair)
 
 
 def _lines(data: PointFiles, once: bool, seed: int) -> PointLines:

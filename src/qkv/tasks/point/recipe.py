@@ -7,7 +7,7 @@ from qkv.errors import quantity
 from qkv.models.configs.pointer import PointerConfig
 from qkv.models.pointer import PointerNetwork
 from qkv.tasks.origin import Origin
-from qkv.tasks.point.data import ElementVocabulary, PointLines, read_lines
+from qkv.tasks.point.data import ElementVocabulary, PointLines, examples, read_lines
 from qkv.tasks.point.model import new_model
 from qkv.tasks.point.objective import PointTask
 from qkv.tasks.point.settings import POINT, PointFiles
@@ -64,4 +64,5 @@ RECIPE: Recipe[PointFiles, PointerConfig, PointLines, PointerNetwork] = Recipe(
     _identity,
     _summary,
     adapt=_with_words,
+    examples=examples,
 )

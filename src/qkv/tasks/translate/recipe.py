@@ -13,8 +13,10 @@ from qkv.errors import ConfigError, on_command_line, quantity, setting
 from qkv.hub.published import PublishedConfig
 from qkv.metrics.translation import WMT, BleuTokenizer, measures_bleu
 from qkv.settings import as_dict
+from qkv.tasks.folds import Examples
 from qkv.tasks.members import write_members
 from qkv.tasks.notes import note
+from qkv.tasks.pairs import pair_examples
 from qkv.tasks.recipe import Recipe, RecipeSettings
 from qkv.tasks.translate.data import Parallel, inspect, read_training
 from qkv.tasks.translate.limits import STORED
@@ -167,6 +169,13 @@ def _runs(settings: TranslationSettings, out: Path) -> Iterator[tuple[Translatio
         yield replace(settings, training=training, ensemble=Member(way, settings.training.seed)), out / name
 
 
+def _examples(files: TranslateFiles) -> Examples:
+    if files.prepared is not None or files.table is not None:
+        got = "a prepared corpus" if files.prepared is not None else "a table of words"
+        raise ConfigError(setting("folds"), "files of pairs to divide", got, "Compare by seeds.")
+    return pair_examples(files)
+
+
 RECIPE: Recipe[TranslateFiles, TranslationConfig, Parallel, TranslationModel] = Recipe(
     TRANSLATE,
     _read,
@@ -179,6 +188,7 @@ RECIPE: Recipe[TranslateFiles, TranslationConfig, Parallel, TranslationModel] = 
     completed=_monitored,
     published=PublishedConfig,
     runs=_runs,
+    examples=_examples,
     inspect=_inspect,
 )
 """Training one translator or an ensemble, by the settings."""

@@ -371,14 +371,31 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 EXTRAS = ("nothing", "bias", "dropout", "learned bias")
 PREPARED = ("uniform", "concat", "leaky concat", "additive, projected")
-"""Scores with operands of their own, whose ties another algorithm looks for."""
+"""Scores with operands of their own."""
 
 
-PAIRS = [
-    (score, rule)
-    for score, rule in product(SCORES, RULES)
-    if not (rule == "sum" and not SCORES[score].summable) and not (rule == "hard" and score in PREPARED)
-]
+PAIRS = [(score, rule) for score, rule in product(SCORES, RULES) if not (rule == "sum" and not SCORES[score].summable)]
+
+
+@pytest.mark.parametrize("score", [*PREPARED, "cosine", "bilinear"])
+@pytest.mark.parametrize("layout", ["as made", "columns first"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_first_of_equal_keys_is_looked_up_whatever_their_projections_round_to(
+    score: str, layout: str, dtype: torch.dtype
+) -> None:
+    value = {"cosine": qkv.scores.Cosine(8.0), "bilinear": qkv.scores.Bilinear(torch.randn(WIDTH, WIDTH))} | SCORES
+    query, key, _, _ = (x.to(dtype) for x in drawn())
+    first = KEYS // 2
+    key[..., first:, :] = key[..., : KEYS - first, :].flip(-2)
+    positions = torch.arange(KEYS, dtype=dtype)[:, None].expand(ITEMS, HEADS, KEYS, VALUE)
+    leaves = [x.requires_grad_() for x in (query, LAYOUTS[layout](key), positions)]
+    output = qkv.attention(*leaves, score=value[score], normalizer=qkv.normalizers.Hard(), backend="rowwise.short")
+    # The keys from `first` on are the first ten again, backwards.
+    assert output.max() <= first
+    d_query, d_key, d_value = torch.autograd.grad(output.sum(), leaves)
+    assert not d_query.any()
+    assert not d_key.any()
+    assert d_value.float().sum() == output.numel()
 
 
 def _of_any(

@@ -22,7 +22,7 @@ from qkv.compiled import available, thread_pool
 from qkv.compiled.kernels import Kernel
 from qkv.compiled.strided import memory_of
 from qkv.engine.algorithm import Algorithm, Result, Work
-from qkv.engine.autograd import differentiable_by
+from qkv.engine.autograd import differentiable_by, with_zero_gradients
 from qkv.engine.derivatives import Constants, Terms, differentiable_gradients
 from qkv.engine.dropout import threshold
 from qkv.engine.mechanism import Mechanism, full_rank, normalizer_parts
@@ -30,10 +30,10 @@ from qkv.engine.problem import Call, Problem
 from qkv.engine.ties import first_equals
 from qkv.engine.work import memory_traffic, pairs_of, passes, product_operations
 from qkv.masks.lower import Visibility
-from qkv.normalizers.dense import Hard, Sigmoid, Softmax
+from qkv.normalizers.dense import Sigmoid, Softmax
 from qkv.normalizers.sparse import Entmax
 from qkv.normalizers.steep import is_steep
-from qkv.scores.base import HALVES
+from qkv.scores.base import HALVES, Operands
 from qkv.scores.pointwise import number_of
 from qkv.shapes import Shape
 
@@ -132,19 +132,16 @@ def work(problem: Problem) -> Work:
 
 def _inspect(problem: Problem, call: Call) -> str | None:
     """Return why this pass cannot compute a call of a problem that it does not refuse; None if it can."""
-    query, key, scale, _ = call.score.prepare(call.query, call.key)
+    query, _, scale, _ = call.score.prepare(call.query, call.key)
     normalizer, parameter = call.normalizer, normalizer_parts(call.normalizer)[1]
     numbers = not isinstance(parameter, Tensor)
     steep = "entmax's alpha is so close to 1, or so large, that a row needs more than one threshold"
-    computed = query is not call.query or key is not call.key
-    ties = "projections of equal keys may differ, so that ties must be looked for"
     reasons = (
         (isinstance(scale, Tensor) and problem.core == "distance", "the bandwidth is a tensor"),
         (query.dtype == torch.float64, "the bandwidth is near the limits of float32"),
         (not (numbers or isinstance(normalizer, Softmax)), "the parameter of the normalizer is a tensor"),
         (isinstance(normalizer, Entmax) and is_steep(normalizer.alpha), steep),
         (isinstance(normalizer, Sigmoid) and numbers and isinf(parameter or 0.0), "the bias is infinite"),
-        (isinstance(normalizer, Hard) and computed, ties),
     )
     return next((reason for holds, reason in reasons if holds), None)
 
@@ -255,6 +252,7 @@ class _Bound:
         self._takes_sink = isinstance(call.normalizer, (Softmax, Sigmoid)) and parameter is not None
         simple = problem.mask == "all" and problem.bias == "none" and problem.core != "tanh_sum"
         self._plain = simple and not (problem.dropout or self._takes_sink)
+        self._looks_up = problem.normalizer == "hard"
         self._has_slope = problem.normalizer != "hard" and shape != "BoxcarShape"
         self._empty = np.empty(0, np.float32 if self._dtype == torch.float32 else np.uint16)
         self._items, self._leading = problem.rows, problem.leading
@@ -291,7 +289,8 @@ class _Bound:
             output: Tensor = _Short.apply(self, operands, *operands[:_LEARNED])  # type: ignore[no-untyped-call]
         else:
             output = self.forward(operands)[0]
-        return self.converted(output)
+        output = self.converted(output)
+        return with_zero_gradients(output, call.scored()) if self._looks_up and not self._as_given else output
 
     def converted(self, output: Tensor) -> Tensor:
         """Return an output in the dtype of the query."""
@@ -304,7 +303,7 @@ class _Bound:
             if self.problem.mask != "all":
                 # The gradient of an operand that is computed from NaN is NaN, whatever its own gradient is.
                 call = call.without_hidden_keys()
-            prepared = call.score.prepare(call.query, call.key)
+            prepared = _to_look_up(call) if self._looks_up else call.score.prepare(call.query, call.key)
             (query, key, scale), vector = prepared.with_number(), prepared.vector
             assert scale == self._scale
             operands = (x if x.dtype == self._dtype else x.to(self._dtype) for x in (query, key, call.value))
@@ -473,6 +472,17 @@ class _Bound:
         )
         gradients = d_query, d_key, d_value, d_sink, d_vector, d_bias
         return [_summed(g, x) for g, x in zip(gradients, operands, strict=False)]
+
+
+def _to_look_up(call: Call) -> Operands:
+    """Return the operands of scores whose order alone counts, without gradients."""
+    with torch.no_grad():
+        operands = call.score.prepare(call.query, call.key)
+        # Those of equal keys may differ in their last bits, and a tie must go to the first key.
+        first = None if operands.key is call.key else first_equals(call.key)
+        if first is None:
+            return operands
+        return operands._replace(key=operands.key.gather(-2, first[..., None].expand_as(operands.key)))
 
 
 def _drop(seed: Tensor, dropout: float) -> NDArray[np.uint64]:

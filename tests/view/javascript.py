@@ -16,7 +16,7 @@ class JavaScript:
 
     def __init__(self, browser: Any) -> None:
         self.page = browser.new_page()
-        for entry in ("numeric.js", "computed.js", "answering.js"):
+        for entry in ("numeric.js", "computed.js", "answering.js", "recorded.js"):
             self.page.evaluate(
                 f"() => {{ {script_of(entry)} globalThis.m = Object.assign(globalThis.m ?? {{}}, modules); }}"
             )

@@ -35,6 +35,9 @@ def view(
     ] = None,
     head: Annotated[int | None, typer.Option(help="Its head; by default the mean over heads.", min=0)] = None,
     title: Annotated[str, typer.Option(help="Title of a picture.")] = "",
+    size: Annotated[
+        float, typer.Option(help="Maximum size of a page, in MB: a larger one lacks less of a long text.", min=1)
+    ] = 4,
     heads: Annotated[
         bool, typer.Option("--heads", help="Only print where the weights of each head lie, as a table.")
     ] = False,
@@ -83,7 +86,7 @@ def view(
             if picture:
                 write_picture(scene, export, layer=layer, head=head, title=title)
             else:
-                note(write_page(scene, export))
+                note(write_page(scene, export, size))
         if as_json():
             write_json([{"page": export}])
         return

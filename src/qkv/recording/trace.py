@@ -280,7 +280,14 @@ class Trace:
         return replace(self, tokens={name: tuple(sequence) for name, sequence in tokens.items()}, title=title)
 
     def save(
-        self, path: str | Path, row: int = 0, *, layer: str | None = None, head: int | None = None, title: str = ""
+        self,
+        path: str | Path,
+        row: int = 0,
+        *,
+        layer: str | None = None,
+        head: int | None = None,
+        title: str = "",
+        size: float = 4,
     ) -> None:
         """Save the trace, a page or a picture, depending on the suffix of the path.
 
@@ -292,6 +299,7 @@ class Trace:
             layer: the layer of a picture; None for the one on which the viewer opens.
             head: its head; None for the mean over heads.
             title: stands above a picture.
+            size: maximum size of a page, in millions of bytes; the page says what it lacks.
 
         Raises:
             ConfigError: the suffix is unknown, there is no such layer or head, or the file cannot be written.
@@ -305,7 +313,7 @@ class Trace:
             case ".safetensors":
                 _write(self._with_tokens(row), file)
             case ".html":
-                showing.write_page(self.scene(row), file)
+                showing.write_page(self.scene(row), file, size)
             case _:
                 showing.write_picture(self.scene(row), file, layer=layer, head=head, title=title)
 

@@ -1,15 +1,13 @@
 """A trained network as data for a page that computes: weights of int8, and what every attention is."""
 
-import base64
-import zlib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from qkv.checkpoint.disk import save_file
 from qkv.errors import ConfigError, UnsupportedError, setting
@@ -33,11 +31,11 @@ from qkv.scores.sums import Additive
 from qkv.view.answers.head import HeadIndex, default_normalizer, part_of
 from qkv.view.bundle import framed, one_file
 from qkv.view.layer_names import short_names
+from qkv.view.tensors import Tensors, quantized
 
 LARGEST = 50 << 20
 """Maximum bytes of a page."""
 _SCORES_OF = (".score.", ".normalizer.")
-_LEVELS = 127
 M = TypeVar("M", bound=nn.Module)
 
 
@@ -64,15 +62,9 @@ def rounded_to_int8(model: M) -> M:
     with torch.no_grad():
         for parameter in copy.parameters():
             if parameter.ndim > 1:
-                steps, scales = _quantized(parameter)
+                steps, scales = quantized(parameter)
                 parameter.copy_(steps.float() * scales)
     return copy
-
-
-def _quantized(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return int8 (..., columns) and scales (..., 1)."""
-    scales = (weight.detach().float().abs().amax(-1, keepdim=True) / _LEVELS).clamp(min=1e-12)
-    return (weight.detach().float() / scales).round().to(torch.int8), scales
 
 
 @final
@@ -83,7 +75,7 @@ class Network:
         model: the model, with weights of `rounded_to_int8`.
 
     Attributes:
-        tensors: where in the bytes each weight is, by its name in the model.
+        tensors: the weights, by their names in the model.
         attentions: the attentions by their path in the model, in its order.
 
     Raises:
@@ -92,8 +84,7 @@ class Network:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.tensors: dict[str, dict[str, Any]] = {}
-        self._bytes = bytearray()
+        self.tensors = Tensors(torch.int8)
         self._add_weights()
         names = [name for name, module in model.named_modules() if isinstance(module, Attention)]
         self.attentions = {
@@ -101,37 +92,13 @@ class Network:
             for name, short in zip(names, short_names(names), strict=True)
         }
 
-    def packed(self) -> str:
-        """Return all bytes, compressed, as base64."""
-        packer = zlib.compressobj(6, zlib.DEFLATED, -15)
-        return base64.b64encode(packer.compress(bytes(self._bytes)) + packer.flush()).decode()
-
     def _add_weights(self) -> None:
-        known: dict[int, str] = {}
+        listed = self.tensors.listed
         for name, parameter in self.model.named_parameters(remove_duplicate=False):
-            if id(parameter) in known:
-                self.tensors[name] = self.tensors[known[id(parameter)]]
-            elif not any(part in f".{name}" for part in _SCORES_OF):
-                known[id(parameter)] = name
-                self._add(name, parameter)
-
-    def _add(self, name: str, tensor: Tensor) -> dict[str, Any]:
-        """Store a tensor under a name; return the reference to it for the JSON of an attention."""
-        stored: dict[str, Any] = {"shape": list(tensor.shape)}
-        if tensor.ndim > 1:
-            steps, scales = _quantized(tensor)
-            stored |= {"at": self._append(steps), "scale": self._append(scales)}
-        else:
-            stored["at"] = self._append(tensor.detach().float())
-        self.tensors[name] = stored
-        return {"tensor": name}
-
-    def _append(self, tensor: Tensor) -> int:
-        self._bytes += bytes(-len(self._bytes) % 4)
-        at = len(self._bytes)
-        array = tensor.contiguous().cpu().numpy()
-        self._bytes += array.astype(array.dtype.newbyteorder("<")).tobytes()
-        return at
+            if any(part in f".{name}" for part in _SCORES_OF):
+                continue
+            stored = self.tensors.add(name, parameter)["tensor"]
+            listed[name] = listed[stored]
 
     def _attention(self, name: str) -> dict[str, Any]:
         parent_name = name.removesuffix("attention").removesuffix(".")
@@ -163,24 +130,14 @@ class Network:
         self, name: str, catalog: Any, value: Score | Normalizer, heads: int, groups: int, module: object = None
     ) -> dict[str, Any]:
         """Describe a score or normalizer: its name, and its numbers by head."""
-        entry = catalog.of(value)
-        if entry is None or (entry.name == "learned" and not isinstance(module, LearnedScore)):
-            raise lacks(f"the function {type(value).__name__}", "Use a score and a normalizer with a name.")
         if isinstance(module, LearnedScore):
             tensors = {"query_weight": module.query.weight, "query_bias": module.query.bias}
             tensors |= {"key_weight": module.key.weight, "vector": module.vector}
-            return {"name": entry.name, "heads": [self._numbers(name, tensors)] * heads}
-        parts: list[Any] = [part_of(value, HeadIndex(heads, groups, head)) for head in range(heads)]  # type: ignore[type-var]
-        fields_of = [{part.name: getattr(of_head, part.name) for part in fields(of_head)} for of_head in parts]
-        return {"name": entry.name, "heads": [self._numbers(f"{name}.{h}", of) for h, of in enumerate(fields_of)]}
-
-    def _numbers(self, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        return {field: self._number(f"{name}.{field}", value) for field, value in values.items()}
-
-    def _number(self, name: str, value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        return float(value) if value.ndim == 0 else self._add(name, value)
+            return {"name": "learned", "heads": [self.tensors.numbers(name, tensors)] * heads}
+        part = self.tensors.part(name, catalog, value, heads, groups)
+        if part is None:
+            raise lacks(f"the function {type(value).__name__}", "Use a score and a normalizer with a name.")
+        return part
 
     def _projections(self, name: str, score: object, heads: int, groups: int) -> dict[str, Any]:
         """Return the matrices that a score applies once to queries and keys, one for each head."""
@@ -195,7 +152,7 @@ class Network:
             side: None
             if weight is None
             else [
-                self._add(f"{name}.{side}.{head}", weight if weight.ndim == 2 else weight[head]) | columns
+                self.tensors.add(f"{name}.{side}.{head}", weight if weight.ndim == 2 else weight[head]) | columns
                 for head in range(count)
             ]
             for side, (weight, count) in sides.items()
@@ -207,7 +164,8 @@ class Network:
             return {"name": "alibi", "heads": [float(slope) for slope in slopes.expand(heads)]}
         if isinstance(positions, RelativeBias):
             tables = positions.table.expand(heads, -1)
-            return {"name": "relative", "heads": [self._add(f"{name}.bias.{h}", tables[h]) for h in range(heads)]}
+            stored = [self.tensors.add(f"{name}.bias.{head}", tables[head]) for head in range(heads)]
+            return {"name": "relative", "heads": stored}
         if positions is None or isinstance(positions, Rotary):
             return None
         raise lacks(f"positions of {type(positions).__name__}", "Train with other positions.")
@@ -291,8 +249,8 @@ class LivePage:
 def live_data(model: LiveModel) -> dict[str, Any]:
     """Return a model as JSON, as `model` in `static/answering.js` reads it."""
     network = model.network
-    stored = {"tensors": network.tensors, "attentions": network.attentions}
-    return {**model._asdict(), "network": stored, "bytes": network.packed()}
+    stored = {"tensors": network.tensors.listed, "attentions": network.attentions}
+    return {**model._asdict(), "network": stored, "bytes": network.tensors.packed()}
 
 
 def live_page(model: LiveModel, texts: Sequence[str], title: str, compared: Mapping[str, Any]) -> str:

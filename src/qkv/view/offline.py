@@ -1,312 +1,314 @@
-"""A scene as one self-contained page: the viewer's front end with embedded answers."""
+"""A scene as one self-contained page, which computes its answers from what it holds of each layer."""
 
-import base64
-import math
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from math import prod
-from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
-from qkv.errors import OutOfMemoryError, QkvError
-from qkv.view.answers.answer import Numbers
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from qkv.biases import Bias
+from qkv.functional import attention
+from qkv.normalizers.catalog import NORMALIZERS
+from qkv.scores.catalog import SCORES
+from qkv.scores.free import as_score
+from qkv.scores.products import ScaledDot
+from qkv.view.answers.answer import JsonValue
+from qkv.view.answers.head import Head, default_normalizer, head_of, norms
 from qkv.view.answers.listing import LISTED, PIECE
 from qkv.view.answers.pooling import SIDE, levels
-from qkv.view.answers.requests import MEAN, RequestHandler
+from qkv.view.answers.pyramid import STORED, TileIndex
+from qkv.view.answers.requests import RequestHandler
 from qkv.view.bundle import one_file
-from qkv.view.packing import Packing, multiple
 from qkv.view.scene import Layer, Scene
+from qkv.view.tensors import Tensors, deflated
 
-BUDGET = 2 << 20
-"""Maximum bytes of embedded answers, compressed."""
-_FOLLOWED = "top=4&frontier=12"
-_EXACT_INTEGERS = 1e15
-_Name = TypeVar("_Name", tuple[int, int], tuple[int, int | None])
-_FEW = 64
-"""Up to this many tokens, every step and every pair is embedded."""
+MEGABYTES = 4.0
+"""Maximum size of a page, in millions of bytes."""
+_SHRINKS = 0.85
+"""To what vectors can be compressed at best."""
+_TABLES_SHRINK = 0.2
+"""To what tables of weights can be compressed at best; more may be possible, but to try takes time."""
 
 
 class Page(NamedTuple):
-    """A page, and how much it omits.
+    """A page, and what it lacks.
 
     Attributes:
         text: the page.
-        carried: number of embedded answers.
-        left_out: number of answers that did not fit.
-        missing: a sentence that says what the page lacks, which the page shows too; "" if it holds everything.
+        missing: sentences that say what the page lacks, which the page shows too; "" if it holds everything.
     """
 
     text: str
-    carried: int
-    left_out: int
     missing: str
 
 
-_Part = tuple[str, int, int | None, int]
-"""A kind of answers, the layer, the head or None for the mean over heads, and the level of a map."""
-
-
-class _Question(NamedTuple):
-    """Something that the page can request.
+class _Form(NamedTuple):
+    """A form in which a page can hold a layer.
 
     Attributes:
-        path: the request.
-        part: what it belongs to: a part of a head, such as its map at a level, that is useful only as a whole.
-        size: how many bytes its answer takes at least.
+        layer: its number.
+        level: of a table of weights; None for what all answers are computed from.
+        size: bytes before they are compressed.
+        build: returns the layer as `recorded.js` reads it; None if it has no such form.
     """
 
-    path: str
-    part: _Part | None = None
-    size: int = 0
+    layer: int
+    level: int | None
+    size: int
+    build: Callable[[], dict[str, Any] | None]
+
+    @property
+    def least(self) -> float:
+        """Bytes if they can be compressed well."""
+        return self.size * (_SHRINKS if self.level is None else _TABLES_SHRINK)
 
 
-def page(scene: Scene, budget: int = BUDGET) -> Page:
+_Held = dict[str, Any] | None
+"""A layer as `recorded.js` reads it; None if nothing of it is held."""
+
+
+def page(scene: Scene, megabytes: float = MEGABYTES) -> Page:
     """Build a page that shows a scene without a server.
 
-    The map on which the page opens is embedded first, then all maps, those of few cells first: of a large map the
-    levels that are zoomed out. Steps, contributions and cells follow.
+    Of each layer it holds the smallest of what all answers can be computed from: queries, keys and values, or the
+    inputs and weights of their projections. A layer that does not fit, or whose score is a function without a formula,
+    is held as a table of weights, if need be a coarse one. If float32 does not fit, numbers are float16.
 
     Args:
         scene: the scene to show.
-        budget: maximum bytes of answers, compressed.
+        megabytes: maximum size of the page, in millions of bytes.
 
     Returns:
-        The page, and how much of the scene it contains.
+        The page, and what it lacks.
 
     Example:
-        >>> import torch
         >>> layer = Layer("one", "self", "text", "text", *torch.randn(3, 1, 2, 8))
         >>> made = page(Scene("two words", {"text": ("a", "</script>")}, (layer,)))
-        >>> made.text.count("</script>"), made.left_out, made.missing
-        (2, 0, '')
+        >>> made.text.count("</script>"), made.missing
+        (2, '')
     """
-    handler = RequestHandler(scene, live=False)
-    answers = Packing()
-    left_out, requested, embedded = 0, Counter[_Part](), Counter[_Part]()
+    handler = RequestHandler(replace(scene, layers=tuple(map(_with_state, scene.layers))))
     try:
-        for question in dict.fromkeys(_questions(scene, handler.opening)):
-            requested.update([question.part] if question.part else [])
-            if answers.size > budget or answers.size + question.size > budget:
-                left_out += 1
-                continue
-            answer = _answer(handler, question.path)
-            if answer is not None:
-                answers.add(f"api/{question.path}", answer)
-            embedded.update([question.part] if question.part else [])
+        answers = {f"api/{path}": _answer(handler, path) for path in ("scene", "heads", *_pieces(scene))}
+        content: dict[str, Any] = {"answers": deflated(json.dumps(answers).encode())}
+        room = round(1e6 * megabytes) - len(one_file("saved.js", content))
+        forms = [[*_forms(handler, number, torch.float32)] for number in range(len(scene.layers))]
+        rounded = sum(min(form.least for form in of_layer if form.level in (None, 0)) for of_layer in forms) > room
+        held = [] if rounded else _held(handler, forms, room)
+        if rounded or not all(_is_best(*pair) for pair in zip(forms, held, strict=True)):
+            rounded = True
+            forms = [[*_forms(handler, number, torch.float16)] for number in range(len(scene.layers))]
+            held = _held(handler, forms, room)
     finally:
         handler.close()
-    complete = {part for part, count in requested.items() if embedded[part] == count}
-    finest = [
-        [_finest(scene, complete, *name) for name in _maps_of(scene, layer)] for layer in range(len(scene.layers))
-    ]
-    missing = _missing(scene, finest, complete) if left_out else ""
-    content = {"packed": answers.text(), "held": {"maps": finest, "missing": missing}}
-    return Page(one_file("saved.js", content), answers.count, left_out, missing)
+    missing = _missing(held, rounded)
+    levels_of = [None if layer is None else layer["level"] for layer in held]
+    content |= {"layers": held, "held": {"levels": levels_of, "missing": missing}}
+    return Page(one_file("saved.js", content), missing)
 
 
-def _maps_of(scene: Scene, layer: int) -> list[tuple[int, int | None]]:
-    """List the maps of a layer: of its heads and, last, of the mean over several."""
-    heads = scene.layers[layer].heads
-    return [*((layer, head) for head in range(heads)), *([(layer, None)] if heads > 1 else [])]
+def _with_state(layer: Layer) -> Layer:
+    """Return a layer whose row state is computed once, for all that is measured and drawn."""
+    small = layer.shape[1] * layer.shape[2] <= STORED and min(layer.shape) > 0
+    return replace(layer, state=layer.map().state) if layer.state is None and small else layer
 
 
-def _finest(scene: Scene, complete: Collection[_Part], layer: int, head: int | None) -> int | None:
-    """Return the finest level of a map that is embedded as a whole; None for none."""
-    count = levels(*scene.layers[layer].shape[1:])
-    return next((level for level in range(count) if ("weight mean", layer, head, level) in complete), None)
+def _answer(handler: RequestHandler, path: str) -> Any:
+    name, _, parameters = path.partition("?")
+    answer = handler.ask(name, parameters)
+    assert isinstance(answer, JsonValue)
+    return answer.content
 
 
-def _missing(scene: Scene, finest: Sequence[Sequence[int | None]], complete: Collection[_Part]) -> str:
-    """Return a sentence that says what a page lacks."""
-    maps = [level for heads in finest for level in heads]
-    total, none = len(maps), maps.count(None)
-    coarse = total - none - maps.count(0)
-    heads = [(layer, head) for layer, layer_info in enumerate(scene.layers) for head in range(layer_info.heads)]
-    parts = []
-    if coarse:
-        parts.append(f"{coarse:,} of {total:,} maps only zoomed out")
-    if none:
-        parts.append(f"{none:,} of {total:,} maps not at all")
-    for name, parts_of in (("steps", ("steps",)), ("cells", ("cells",)), ("contributions", ("contribution mean",))):
-        lacking = sum(not any((kind, *head, 0) in complete for kind in parts_of) for head in heads)
-        if lacking:
-            parts.append(f"no {name} of {lacking:,} of {len(heads):,} heads")
-    if not parts:
-        parts.append("some details")
-    return f"This saved page lacks parts that did not fit: {', '.join(parts)}. The running viewer, qkv view, has all."
+def _pieces(scene: Scene) -> Iterator[str]:
+    """List the requests for the tokens of long sequences."""
+    for number, tokens in enumerate(scene.sequences.values()):
+        for start in range(0, len(tokens) if len(tokens) > LISTED else 0, PIECE):
+            yield f"tokens?sequence={number}&start={start}&stop={min(start + PIECE, len(tokens))}"
 
 
-def _answer(handler: RequestHandler, request: str) -> Any:
-    """Return the answer in the page's format; None if it is undefined, as the entropy of negative weights."""
-    name, _, parameters = request.partition("?")
-    try:
-        answer = handler.ask(name, parameters)
-        if isinstance(answer, Numbers):
-            return _grid(answer)
-        return _REDUCED.get(name, _to_six_digits)(answer.content)
-    except OutOfMemoryError:  # an answer that is left out must be reported
-        raise
-    except QkvError:
-        return None
+def _held(handler: RequestHandler, forms: Sequence[Sequence[_Form]], room: int) -> list[_Held]:
+    """Choose a form for each layer: small forms first, which finer ones replace as long as all fit.
+
+    The layer on which the page opens comes first.
+    """
+    first = handler.opening[0]
+    ordered = sorted(
+        (form for of_layer in forms for form in of_layer),
+        key=lambda form: (form.layer != first or form.level is None, form.size),
+    )
+    held: list[_Held] = [None] * len(forms)
+    sizes = [0] * len(forms)
+    for form in ordered:
+        left = room - sum(sizes) + sizes[form.layer]
+        if _is_whole(held[form.layer]) or form.least > left:
+            continue
+        built = form.build()
+        if built is not None and len(text := json.dumps(built)) <= left:
+            held[form.layer], sizes[form.layer] = built, len(text)
+    return held
 
 
-def _grid(answer: Numbers) -> Any:
+def _is_whole(layer: _Held) -> bool:
+    return layer is not None and "tables" not in layer
+
+
+def _is_best(forms: Sequence[_Form], layer: _Held) -> bool:
+    """Return whether a layer is held in its finest form."""
+    computable = any(form.level is None for form in forms)
+    return _is_whole(layer) if computable else layer is not None and layer["level"] == 0
+
+
+def _forms(handler: RequestHandler, number: int, dtype: torch.dtype) -> Iterator[_Form]:
+    """List the forms of a layer."""
+    layer = handler.scene.layers[number]
+    heads, queries, keys = layer.shape
+    most = float("inf")
+    if _formulas(Tensors(dtype), layer) is not None:
+        results = heads * keys + (0 if layer.output is None else queries * layer.output[0].shape[0])
+        for sources in filter(None, (_vectors(layer), _projections(layer))):
+            size = _in_base64(dtype.itemsize * (results + _numbers(sources.values())))
+            most = min(most, size)
+            yield _Form(number, None, size, partial(_computed, layer, sources, dtype))
+    for level in range(levels(queries, keys)):
+        size = _in_base64(dtype.itemsize * heads * -(-queries >> level) * -(-keys >> level))
+        if size < most:
+            yield _Form(number, level, size, partial(_tables, handler, number, level, dtype))
+
+
+def _in_base64(size: int) -> int:
+    return -(-size // 3) * 4
+
+
+def _numbers(tensors: Iterable[Tensor]) -> int:
+    """Count the numbers of different tensors."""
+    different: list[Tensor] = []
+    for x in tensors:
+        if not any(x.shape == other.shape and torch.equal(x, other) for other in different):
+            different.append(x)
+    return sum(x.numel() for x in different)
+
+
+def _vectors(layer: Layer) -> dict[str, Tensor]:
+    """Return queries, keys, values, and the inputs of the queries, which the steps show."""
+    inputs = {} if layer.inputs is None else {"query_input": layer.inputs.query_input}
+    return {"query": layer.query, "key": layer.key, "value": layer.value, **inputs}
+
+
+def _projections(layer: Layer) -> dict[str, Tensor]:
+    """Return the inputs and weights of the projections; nothing if there are none."""
+    sources = {} if layer.inputs is None else {name: x for name, x in vars(layer.inputs).items() if x is not None}
+    return sources if all(f"{side}_weight" in sources for side in ("query", "key", "value")) else {}
+
+
+def _computed(layer: Layer, sources: dict[str, Tensor], dtype: torch.dtype) -> _Held:
+    """Describe a layer by what its answers are computed from; None if its projections were changed afterwards."""
+    tensors = Tensors(dtype)
+    described = {
+        "kind": layer.kind,
+        "heads": layer.heads,
+        "groups": layer.key.shape[0],
+        **(_formulas(tensors, layer) or {}),
+    }
+    heads = [head_of(layer, head) for head in range(layer.heads)]
+    if heads and (mask := heads[0].mask) is not None:
+        masks = [_mask(tensors, f"mask.{number}", head) for number, head in enumerate(heads)]
+        described["mask"] = {"name": mask.name, "heads": masks}
+    if heads and heads[0].bias is not None:
+        biases = [tensors.add(f"bias.{number}", _bias(head)) for number, head in enumerate(heads)]
+        described["bias"] = {"name": "table", "heads": biases}
+    for side in ("query", "key", "value"):
+        vectors: Tensor = getattr(layer, side)
+        if side in sources:
+            described[side] = [tensors.add(f"{side}.{group}", x) for group, x in enumerate(vectors)]
+            continue
+        x, weight, bias = (sources.get(f"{side}_{name}") for name in ("input", "weight", "bias"))
+        if x is None or weight is None or not _gives(vectors, x, weight, bias):
+            return None
+        parts = {"input": x, "weight": weight} | ({} if bias is None else {"bias": bias})
+        described[side] = {name: tensors.add(f"{side}.{name}", part) for name, part in parts.items()}
+    if "query_input" in sources:
+        described["inputs"] = tensors.add("inputs", sources["query_input"])
+    described["norms"] = [tensors.add(f"norms.{head}", norms(layer, head).float()) for head in range(layer.heads)]
+    if layer.output is not None:
+        weight, bias = layer.output
+        joined = attention(layer.query, layer.key, layer.value, **layer.options).transpose(0, 1).flatten(1)
+        described["outputs"] = tensors.add("outputs", F.linear(joined.to(weight.dtype), weight, bias))
+    return described | {"level": 0, "tensors": tensors.listed, "bytes": tensors.packed()}
+
+
+def _gives(vectors: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Return whether queries, keys or values are what a projection gives: no positions or norms were applied."""
+    projected = F.linear(x.to(weight.dtype), weight, bias).detach()
+    return torch.allclose(projected.unflatten(-1, (len(vectors), -1)).transpose(0, 1), vectors, rtol=1e-3, atol=1e-4)
+
+
+def _formulas(tensors: Tensors, layer: Layer) -> dict[str, Any] | None:
+    """Describe the score and the normalizer of a layer; None if a page has no formula for one of them."""
+    score = as_score(layer.options.get("score") or ScaledDot())
+    normalizer = layer.options.get("normalizer") or default_normalizer(score)
+    sizes = layer.heads, layer.key.shape[0]
+    described = {
+        "score": tensors.part("score", SCORES, score, *sizes),
+        "normalizer": tensors.part("normalizer", NORMALIZERS, normalizer, *sizes),
+    }
+    return None if None in described.values() else described
+
+
+def _mask(tensors: Tensors, name: str, head: Head) -> dict[str, Any]:
+    """Describe which keys each query of a head may see: the first and the last of them, or a table."""
+    queries, keys = head.shape
+    bounds = head.bounds()
+    if bounds is None:
+        return {"table": tensors.add(f"{name}.table", torch.stack([head.visible(q) for q in range(queries)]).float())}
+    sides = {"first": bounds.first, "last": bounds.last}
     return {
-        "shape": [answer.rows, answer.columns],
-        "state": answer.state,
-        "range": [answer.low, answer.high],
-        "base64": base64.b64encode(answer.content).decode(),
+        side: tensors.add(f"{name}.{side}", bound.expand(queries).clamp(0, keys).float())
+        for side, bound in sides.items()
+        if bound is not None
     }
 
 
-def _steps(content: Any) -> Any:
-    """Return the steps with their numbers as they are shown. The weighted values, which differ from query to query, are
-    replaced by the weights and the values they come from.
-    """
-    stages = [{name: _round_as_displayed(item) for name, item in stage.items()} for stage in content["stages"]]
-    named = dict(zip((stage["name"] for stage in stages), zip(stages, content["stages"], strict=True), strict=True))
-    (weights, w_K), (values, v_KV), (weighted, _) = (named[name] for name in ("weights", "values", "weighted values"))
-    if weighted["shape"] == values["shape"] and len(w_K["values"]) == values["shape"][0]:
-        weights["values"], values["values"] = (
-            _rounded_to_digits(w_K["values"], 5),
-            _rounded_to_digits(v_KV["values"], 5),
-        )
-        weighted["values"] = multiple(weights["values"], values["values"])
-    return {**content, "stages": stages}
+def _bias(head: Head) -> Tensor:
+    """Return what is added to the scores of a head, (Q, K)."""
+    bias = head.bias
+    if isinstance(bias, Bias):
+        rows, columns = (torch.arange(size, device="cpu") for size in head.shape)
+        bias = bias.tile(rows[:, None], columns)
+    assert bias is not None
+    return bias.detach().expand(head.shape)
 
 
-def _cell(content: Any) -> Any:
-    """Return the equation of a cell with the four digits that it shows, and without numbers that are not shown: those
-    in brackets beside the value itself.
-    """
-    lines = [
-        {**line, "filled": "[" if line["value"] is not None and line["filled"].startswith("[") else line["filled"]}
-        for line in _rounded_to_digits(content["lines"], 4)
-    ]
-    return {"lines": lines, "weight": _rounded_to_digits(content["weight"], 6)}
+def _tables(handler: RequestHandler, number: int, level: int, dtype: torch.dtype) -> _Held:
+    """Describe a layer by its weights at a level."""
+    layer, tensors, exact = handler.scene.layers[number], Tensors(dtype), True
+    heads, queries, keys = layer.shape
+    tables = []
+    for head in range(heads):
+        pyramid = handler.maps.pyramid(number, head, "weight")
+        high, wide = pyramid.size(level)
+        rows = []
+        for row in range(-(-high // SIDE)):
+            tiles = [pyramid.tile(TileIndex(level, row, column), "mean") for column in range(-(-wide // SIDE))]
+            rows.append(torch.cat([tile for tile, _ in tiles], 1))
+            exact &= all(of_tile for _, of_tile in tiles)
+        tables.append(tensors.add(f"table.{head}", torch.cat(rows)))
+    described = {"kind": layer.kind, "heads": heads, "groups": heads, "shape": [queries, keys], "tables": tables}
+    described["norms"] = [tensors.add(f"norms.{head}", norms(layer, head).float()) for head in range(heads)]
+    return described | {"level": level, "exact": exact, "tensors": tensors.listed, "bytes": tensors.packed()}
 
 
-def _to_six_digits(content: Any) -> Any:
-    return _rounded_to_digits(content, 6)
-
-
-_REDUCED: Mapping[str, Callable[[Any], Any]] = MappingProxyType({"cell": _cell, "steps": _steps})
-"""How answers are rounded: to more digits than the page shows, or to those that it shows."""
-
-
-def _rounded_to_digits(content: Any, digits: int) -> Any:
-    """Round numbers to some significant digits."""
-    return _rounded(content, lambda number: float(f"{number:.{digits}g}"))
-
-
-def _round_as_displayed(content: Any) -> Any:
-    """Round numbers as `short` in `static/numbers.js` shows them."""
-
-    def rounded(number: float) -> float:
-        size = abs(number)
-        return float(f"{number:.1e}" if size < 0.005 or size >= 10_000 else f"{number:.{0 if size >= 100 else 2}f}")
-
-    return _rounded(content, rounded)
-
-
-def _rounded(content: Any, number: Callable[[float], float]) -> Any:
-    if isinstance(content, float):
-        rounded = number(content) if math.isfinite(content) else content
-        return int(rounded) if rounded == round(rounded) and abs(rounded) < _EXACT_INTEGERS else rounded
-    if isinstance(content, list):
-        return [_rounded(item, number) for item in content]
-    if isinstance(content, dict):
-        return {name: _rounded(item, number) for name, item in content.items()}
-    return content
-
-
-def _questions(scene: Scene, opened: tuple[int, int | None]) -> Iterator[_Question]:
-    """List everything that the page can request, in order of first use; some of it twice."""
-    yield _Question("scene")
-    for number, tokens in enumerate(scene.sequences.values()):
-        for start in range(0, len(tokens) if len(tokens) > LISTED else 0, PIECE):
-            stop = min(start + PIECE, len(tokens))
-            yield _Question(f"tokens?sequence={number}&start={start}&stop={stop}")
-    heads = [(index, head) for index, layer in enumerate(scene.layers) for head in range(layer.heads)]
-    ordered = _from_layer(opened[0], heads)
-    drawn = _from_layer(opened[0], (name for layer in range(len(scene.layers)) for name in _maps_of(scene, layer)))
-    if heads:
-        yield from _map(scene, *opened, range(levels(*scene.layers[opened[0]].shape[1:])))
-        yield from _steps_of(scene, opened[0], opened[1] or 0)
-    yield _Question("heads")
-    smallest = sorted(drawn, key=lambda layer_head: prod(scene.layers[layer_head[0]].shape[1:]))
-    maps = [(layer, head, level) for layer, head in drawn for level in range(levels(*scene.layers[layer].shape[1:]))]
-    for layer, head, level in sorted(
-        maps, key=lambda layer_head_level: _cells(scene.layers[layer_head_level[0]], layer_head_level[2])
-    ):
-        yield from _map(scene, layer, head, range(level, level + 1))
-    yield from _later_questions(scene, opened[0], ordered, smallest)
-
-
-def _from_layer(first: int, names: Iterable[_Name]) -> list[_Name]:
-    """Return names of heads or maps, those of one layer first."""
-    return sorted(names, key=lambda name: name[0] != first)
-
-
-def _later_questions(
-    scene: Scene, first: int, ordered: Sequence[tuple[int, int]], smallest: Sequence[tuple[int, int | None]]
-) -> Iterator[_Question]:
-    """List the requests for graphs, steps, the remaining maps, and single cells."""
-    for chain in dict.fromkeys(_followed_layers(scene, layer) for layer in range(len(scene.layers))):
-        count = scene.layers[chain[-1]].shape[1]
-        for query in range(count if count <= _FEW else 0):
-            yield _Question(f"graph?layers={'%2C'.join(map(str, chain))}&query={query}&{_FOLLOWED}")
-    for layer, head in ordered:
-        yield from _steps_of(scene, layer, head)
-    for map_kind in ("weight max", "contribution mean", "contribution max"):
-        for layer, map_head in smallest:
-            yield from _map(scene, layer, map_head, range(levels(*scene.layers[layer].shape[1:])), map_kind)
-    for layer, map_head in _from_layer(first, sorted(smallest, key=lambda name: name[0])):
-        _, queries, keys = scene.layers[layer].shape
-        for index in range(queries * keys if max(queries, keys) <= _FEW else 0):
-            path = f"cell?layer={layer}&head={_shown(map_head)}&query={index // keys}&key={index % keys}"
-            yield _Question(path, ("cells", layer, map_head, 0))
-
-
-def _shown(head: int | None) -> str:
-    return MEAN if head is None else str(head)
-
-
-def _map(
-    scene: Scene, layer: int, head: int | None, map_levels: range, map_kind: str = "weight mean"
-) -> Iterator[_Question]:
-    """List the tiles and tracks of a map at some levels, the coarsest first."""
-    quantity, pooling = map_kind.split()
-    name = f"layer={layer}&head={_shown(head)}"
-    _, queries, keys = scene.layers[layer].shape
-    yield _Question(f"progress?{name}&how={pooling}&quantity={quantity}")
-    for level in reversed(map_levels):
-        side = SIDE << level
-        for row in range(-(-max(queries, 1) // side)):
-            for column in range(-(-max(keys, 1) // side)):
-                size = 5 * min(SIDE, -(-queries >> level)) * min(SIDE, -(-keys >> level))  # four bytes each, in base64
-                tile = f"level={level}&row={row}&column={column}"
-                path = f"tile?{name}&{tile}&how={pooling}&quantity={quantity}"
-                yield _Question(path, (map_kind, layer, head, level), size)
-        for track in ("entropy", "received", "peak") if map_kind == "weight mean" else ():
-            yield _Question(f"track?{name}&what={track}&level={level}")
-
-
-def _cells(layer: Layer, level: int) -> int:
-    """Return how many cells a map has at a level."""
-    return prod(-(-size // (1 << level)) for size in layer.shape[1:])
-
-
-def _steps_of(scene: Scene, layer: int, head: int) -> Iterator[_Question]:
-    queries = scene.layers[layer].shape[1]
-    for query in range(queries if queries <= _FEW else 0):
-        yield _Question(f"steps?layer={layer}&head={head}&query={query}", ("steps", layer, head, 0))
-
-
-def _followed_layers(scene: Scene, selected_layer: int) -> tuple[int, ...]:
-    """Return the layers through which the page follows a token if one of them is selected."""
-    self_attention = [index for index, layer in enumerate(scene.layers) if layer.kind == "self"]
-    sequence = scene.layers[selected_layer].queries
-    if self_attention and not any(scene.layers[index].queries == sequence for index in self_attention):
-        sequence = scene.layers[self_attention[0]].queries
-    return tuple(index for index in self_attention if scene.layers[index].queries == sequence) or (selected_layer,)
+def _missing(held: Sequence[_Held], rounded: bool) -> str:
+    """Return sentences that say what a page lacks."""
+    counts = {
+        "maps": sum(layer is None for layer in held),
+        "details of maps": sum(layer is not None and layer["level"] > 0 for layer in held),
+        "steps": sum(not _is_whole(layer) for layer in held),
+    }
+    parts = [f"the {what} of {count:,} of {len(held):,} layers" for what, count in counts.items() if count]
+    lacks = f"This saved page lacks {', '.join(parts)}. The running viewer, qkv view, has all; a larger page has more."
+    return " ".join([lacks] * bool(parts) + ["Numbers are rounded to three digits."] * rounded)

@@ -12,7 +12,7 @@ from qkv.notebooks import in_notebook
 from qkv.view.bundle import framed
 from qkv.view.export import save
 from qkv.view.not_finite import first_not_finite
-from qkv.view.offline import page
+from qkv.view.offline import MEGABYTES, page
 from qkv.view.paper import map_of
 from qkv.view.scene import Scene
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 SMALL = 1 << 20
 """The most weights of a scene that a notebook displays by itself."""
-_MOST_BYTES = 1 << 18
-"""The most bytes of answers in a notebook."""
+_OF_NOTEBOOK = 0.5
+"""Maximum size of a page in a notebook before it is compressed, in millions of bytes."""
 
 
 def serve(scene: Scene, port: int, browser: bool) -> "Serving":
@@ -71,8 +71,13 @@ def show(scene: Scene, port: int, browser: bool) -> "Serving":
     return serving
 
 
-def write_page(scene: Scene, path: Path) -> str:
-    """Save a scene as one page that needs no server; on request, the page names the parts it omits.
+def write_page(scene: Scene, path: Path, size: float = MEGABYTES) -> str:
+    """Save a scene as one page that needs no server, see `page`.
+
+    Args:
+        scene: the scene.
+        path: the file.
+        size: maximum size of the page, in millions of bytes.
 
     Returns:
         A sentence that describes the file, what the page lacks, and numbers that are not finite.
@@ -80,7 +85,7 @@ def write_page(scene: Scene, path: Path) -> str:
     Raises:
         ConfigError: the file cannot be written.
     """
-    written, diverged = page(scene), first_not_finite(scene)
+    written, diverged = page(scene, size), first_not_finite(scene)
     save_file(path, written.text.encode())
     notes = [written.missing, "" if diverged is None else diverged.text]
     return " ".join([f"{path}: the viewer as one page, for any browser.", *filter(None, notes)])
@@ -109,4 +114,4 @@ def notebook(scene: Scene) -> str:
     count = sum(prod(layer.shape) for layer in scene.layers)
     if count > SMALL:
         return f"<p>{escape(scene.title)}: {count:,} weights. Open the viewer with show().</p>"
-    return framed(page(scene, _MOST_BYTES).text, scene.title)
+    return framed(page(scene, _OF_NOTEBOOK).text, scene.title)

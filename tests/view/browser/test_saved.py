@@ -31,7 +31,7 @@ def test_a_saved_page_shows_what_the_viewer_shows(opened, served, scene, file, v
         page = opened(f"{address}#view={view}&layer=1&head=1&query=4&key=2", offline=address == file)
         page.wait_for_selector(_READY[view])
         page.wait_for_timeout(500)
-        said.append(page.locator(".flow, .gallery, .equation, .targets").all_inner_texts())
+        said.append(page.locator(".gallery, .mapcard, .readout, .targets").all_inner_texts())
     assert said[0] == said[1]
 
 
@@ -47,13 +47,32 @@ def test_a_page_opens_on_the_map_that_the_scene_names(opened, served, scene, hea
         assert chosen == ["1", said]
 
 
-@pytest.mark.slow
-def test_a_saved_page_says_what_only_the_running_viewer_has(opened, file):
-    page = opened(f"{file}#view=whatif", offline=True)
-    page.wait_for_selector(".home .trouble")
-    assert "qkv view" in page.locator(".home .trouble").inner_text()
-    assert page.locator(".panel, select, input").count() == 0
-    assert "What if" not in page.locator(".tabs").inner_text()
+def test_a_saved_page_tries_other_mechanisms(opened, file):
+    page = opened(f"{file}#view=whatif&layer=1&query=4", offline=True)
+    page.wait_for_selector(".comparison .linked")
+    page.get_by_label("normalizer").last.select_option("softmax")
+    page.wait_for_function(
+        "!/moved between keys: 0$/.test(document.querySelector('.comparison').innerText.split('\\n')[0])"
+    )
+    assert page.locator(".whole:visible").count() == 0  # the model itself is not in the page
+
+
+def test_a_page_without_room_for_steps_says_so(opened, scene, tmp_path):
+    path = tmp_path / "small.html"
+    base = len(saved(scene, 0).text) / 1e6
+    path.write_text(saved(scene, base + 0.0015).text, encoding="utf-8")
+    page = opened(path.as_uri(), offline=True)
+    page.wait_for_selector(_READY["map"])
+    assert "lacks" in page.locator(".missing").inner_text()
+    assert "layers" in page.locator(".missing").inner_text()
+    chosen, options = page.get_by_label("Layer").evaluate(
+        "field => [field.value, [...field.options].map((o) => o.text)]"
+    )
+    assert any("not in this page" in text for text in options)
+    assert "not in this page" not in options[int(chosen)]
+    page.get_by_role("link", name="Steps").click()
+    page.wait_for_selector(".trouble:visible")
+    assert "qkv view" in page.locator(".trouble:visible").inner_text()
 
 
 @pytest.mark.slow

@@ -26,12 +26,11 @@ PIECE = 4_096
 """Maximum number of tokens per answer for a longer one."""
 
 
-def contents(scene: Scene, live: bool, opening: tuple[int, int | None]) -> dict[str, Any]:
+def contents(scene: Scene, opening: tuple[int, int | None]) -> dict[str, Any]:
     """Return the scene without its numbers.
 
     Args:
         scene: the scene.
-        live: whether a server can answer further requests.
         opening: the layer and the head that are shown first.
     """
     # By number: a name, which a file may choose, is no name of a request nor of a JSON object.
@@ -52,7 +51,6 @@ def contents(scene: Scene, live: bool, opening: tuple[int, int | None]) -> dict[
         "written": written,
         "title": name_of(scene.title),
         "version": VERSION,
-        "live": live,
         "answers": scene.rerun is not None,
         "sequences": sequences,
         "layers": layers,

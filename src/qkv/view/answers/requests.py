@@ -101,7 +101,6 @@ class RequestHandler:
 
     Args:
         scene: the scene.
-        live: whether there is a running server; False while a page is exported.
 
     Example:
         >>> import torch
@@ -112,9 +111,8 @@ class RequestHandler:
         2
     """
 
-    def __init__(self, scene: Scene, live: bool = True) -> None:
+    def __init__(self, scene: Scene) -> None:
         self.scene = scene
-        self.live = live
         self.maps = Maps(scene, self._on_background_error)
         self.rows = SceneRows(scene)
         self._cells = Cells(self.rows)
@@ -175,7 +173,7 @@ class RequestHandler:
             log.error("exact levels could not be computed: %s. %s", reason, FREE)
 
     def _scene(self, request: RequestParameters) -> Answer:
-        return JsonValue(contents(self.scene, self.live, self.opening))
+        return JsonValue(contents(self.scene, self.opening))
 
     def _tokens(self, request: RequestParameters) -> Answer:
         sequence = list(self.scene.sequences)[request.number("sequence", len(self.scene.sequences))]

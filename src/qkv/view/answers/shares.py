@@ -1,7 +1,8 @@
 """Where the weights of a head lie, as a few numbers; memory grows with the length of the text, not with its square."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple, final
 
 import torch
@@ -95,7 +96,7 @@ def shares_of(scene: Scene, layer: int, head: int, rows: Tensor | None = None) -
     rows = torch.arange(queries, device="cpu") if rows is None else rows
     tokens = [scene.sequences[name] for name in (recorded.queries, recorded.keys)]
     kinds = _same_kinds(*tokens)
-    separators = torch.tensor([is_separator(token) for token in tokens[1]], dtype=torch.float64, device="cpu")
+    separators = _separators(tokens[1])
     radius = min(8, max(1, keys // 16))
     columns = torch.arange(keys, dtype=torch.float64, device="cpu")
     found: dict[str, list[Tensor]] = {}
@@ -144,7 +145,14 @@ def _stripes(head: Head, rows: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]
         yield at, weights, visible
 
 
-def _same_kinds(queries: Sequence[str], keys: Sequence[str]) -> tuple[Tensor, Tensor]:
+@lru_cache(maxsize=8)
+def _separators(tokens: tuple[str, ...]) -> Tensor:
+    """Return 1.0 for each token that is a separator, 0.0 for the others; for all heads of a scene."""
+    return torch.tensor([is_separator(token) for token in tokens], dtype=torch.float64, device="cpu")
+
+
+@lru_cache(maxsize=8)
+def _same_kinds(queries: tuple[str, ...], keys: tuple[str, ...]) -> tuple[Tensor, Tensor]:
     """Return a number for each token, the same for the same token."""
     numbered = {token: number for number, token in enumerate(dict.fromkeys((*queries, *keys)))}
     queries_Q, keys_K = (

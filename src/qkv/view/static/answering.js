@@ -2,7 +2,7 @@
 
 import { drawn, keyOf, uniform } from "./drawing.js";
 import { classified, likeliest, probabilities, reading, translated } from "./models.js";
-import { opened } from "./network.js";
+import { inflated, opened } from "./network.js";
 import { tokenizer } from "./texts.js";
 
 /** @typedef {import("./network.js").Choose} Choose */
@@ -13,9 +13,7 @@ import { tokenizer } from "./texts.js";
  * @param {any} data as `qkv.view.live` writes it
  */
 export async function model(data) {
-  const bytes = Uint8Array.from(atob(data.bytes), (character) => character.charCodeAt(0));
-  const plain = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
-  const net = opened(data.network, await new Response(plain).arrayBuffer());
+  const net = opened(data.network, await inflated(data.bytes));
   const source = tokenizer(data.tokenizers.source);
   return { ...data, net, source, target: data.tokenizers.target ? tokenizer(data.tokenizers.target) : source };
 }

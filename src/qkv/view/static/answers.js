@@ -14,13 +14,13 @@ import { element } from "./dom.js";
 
 /**
  * @typedef {object} Held what a saved page holds
- * @property {(number | null)[][]} maps the finest level of each layer and head and, if several, of their mean; or null
- * @property {string} missing a sentence about what it lacks, if anything
+ * @property {(number | null)[]} levels the finest level of each layer; null for none
+ * @property {string} missing sentences about what it lacks, if anything
  */
 
 /**
  * @typedef {object} Source where answers come from
- * @property {boolean} live
+ * @property {true} [asks] whether a running viewer answers, which may do so later what it refused
  * @property {Held} [held] what a saved page holds
  * @property {(path: string, signal?: AbortSignal) => Promise<any>} json
  * @property {(path: string, body?: object) => Promise<any>} post
@@ -81,10 +81,9 @@ export function sequence(source, { name, length, tokens }, number) {
  * The finest level at which a source has a map: that of a saved page may be coarse.
  * @param {Source} source @param {State} state @returns {number | null} null if it lacks the map
  */
-export function finestOf({ held }, { layer, head, how, quantity }) {
-  if (!held || how !== "mean" || quantity !== "weight") return 0;
-  const maps = held.maps[Number(layer)] ?? [];
-  return maps[head === MEAN ? maps.length - 1 : Number(head)] ?? null;
+export function finestOf({ held }, { layer, how, quantity }) {
+  const level = held ? held.levels[Number(layer)] : 0;
+  return level && (how === "max" || quantity !== "weight") ? null : level;
 }
 
 /**

@@ -1,8 +1,9 @@
-// Answers computed in the page: the third source of the views, beside the running viewer and the saved page.
+// Answers computed in the page, of a model that ran there or of layers that were recorded.
 
 import { NORMALIZERS, SCORES } from "./formulas.js";
-import { attended, joined, linear, mechanism, rowOf } from "./network.js";
-import { dot } from "./numeric.js";
+import { attended, joined, linear, mechanism, rowOf, weighted } from "./network.js";
+import { apart, dot } from "./numeric.js";
+import { digits } from "./numbers.js";
 import { tokens } from "./texts.js";
 
 /** @typedef {import("./network.js").Layer} Layer */
@@ -11,13 +12,17 @@ import { tokens } from "./texts.js";
 /** @typedef {{ text: string, labels: string[], rows: Float64Array[], name: (id: number) => string }} Answer */
 /**
  * @typedef {object} Run what a model did with a text
- * @property {Layer[]} layers @property {Record<string, string[]>} sequences pieces @property {string} written
+ * @property {(Layer | null)[]} layers null for one that a page does not hold
+ * @property {Record<string, string[]>} sequences pieces @property {string} written
  * @property {string} title @property {{ layer: number, head: number | null }} opening
- * @property {(change?: (layer: string, head: number) => Change | undefined) => Answer} answer with changes of heads
+ * @property {(change?: (layer: string, head: number) => Change | undefined) => Answer} [answer] with changes of heads
+ * @property {Record<string, import("./texts.js").Token[]>} [tokens] in place of the pieces
+ * @property {Record<string, any>} [given] answers by path, in place of computed ones
  */
 /** @typedef {{ layer: number, head: number | null, query: number, key: number, top: number }} Where */
 
-const [SIDE, SMALL, VERSION, TERMS] = [256, 32, 2, 3];
+const [SIDE, SMALL, VERSION, TERMS, DISPLAYED] = [256, 32, 2, 3, 64];
+const [MATRICES, PAUSE] = [8, 30]; // kept; milliseconds of computing before the page may draw
 const THRESHOLDS = { diagonal: 0.4, next: 0.4, previous: 0.4, local: 0.6, first: 0.4, separator: 0.4, same: 0.4, broad: 0.8 };
 const SEPARATOR = /^(?:[^\p{L}\p{N}_\s]{1,3}|\[[A-Z]+\]|<\/?[\p{L}\p{N}_|]+>|<\|[^|]*\|>)$/u;
 
@@ -25,8 +30,6 @@ const SEPARATOR = /^(?:[^\p{L}\p{N}_\s]{1,3}|\[[A-Z]+\]|<\/?[\p{L}\p{N}_|]+>|<\|
 const entropy = (w) => w.reduce((sum, value) => sum - (value > 0 ? value * Math.log(value) : 0), 0);
 /** @param {ArrayLike<number>} values @returns {number[]} */
 const list = (values) => Array.from(values);
-/** @param {number} value @returns {string} */
-const figure = (value) => String(Number(value.toPrecision(4))).replace("-", "−");
 
 /** @param {ArrayLike<number>} values @param {number} top @returns {number[]} the places of the largest */
 function largest(values, top) {
@@ -36,15 +39,31 @@ function largest(values, top) {
 }
 
 /** @param {Layer} layer @returns {[number, number]} queries and keys */
-function sizes(layer) {
-  return [layer.queries[0].length, layer.keys[0].length];
+function sizes({ shape, queries, keys }) {
+  return shape ?? [queries[0].length, keys[0].length];
+}
+
+/** @param {Layer | null} layer @returns {Layer} one of which more than weights is known */
+function whole(layer) {
+  if (!layer || layer.tables) throw new Error(`This saved page ${layer ? "holds only the weights" : "holds nothing"} of this layer: a larger page holds more, and the running viewer, \`qkv view\`, has all.`);
+  return layer;
+}
+
+/** @param {Layer | null} layer @param {number} head @param {number} i @returns {import("./numeric.js").Vector} its weights */
+function rowOfHead(layer, head, i) {
+  if (layer?.tables && layer.level === 0) return layer.tables[head][i];
+  const { rows } = whole(layer);
+  return (rows[head][i] ? rowOf(whole(layer), head, i) : weighted(whole(layer), head, i)).weights;
 }
 
 /** @param {Layer} layer @param {number | null} head null for the mean @param {number} i @returns {Float64Array} weights */
 function weightsOf(layer, head, i) {
-  if (head !== null) return rowOf(layer, head, i).weights;
-  const mean = new Float64Array(layer.keys[0].length);
-  for (let h = 0; h < layer.own.heads; h++) rowOf(layer, h, i).weights.forEach((w, j) => (mean[j] += w / layer.own.heads));
+  const heads = head === null ? Array.from({ length: layer.own.heads }, (_, h) => h) : [head];
+  const mean = new Float64Array(sizes(layer)[1]);
+  for (const h of heads) {
+    const row = rowOfHead(layer, h, i);
+    for (let j = 0; j < mean.length; j++) mean[j] += row[j] / heads.length;
+  }
   return mean;
 }
 
@@ -58,6 +77,7 @@ function valuesOf(layer, head) {
  * @param {Network} net @param {Layer} layer @param {number} head @returns {number[]}
  */
 function contributions({ tensors }, layer, head) {
+  if (layer.norms) return list(layer.norms[head]);
   const weight = tensors[`${layer.name.replace(/\.attention$/, "")}.output.weight`];
   return valuesOf(layer, head).map((value) => {
     if (!weight) return Math.sqrt(dot(value, value));
@@ -95,7 +115,7 @@ function tile([rows, columns], level, max, at, row, column) {
 /** @param {number} rows @param {number} columns @param {Float32Array} values */
 function grid(rows, columns, values) {
   const [low, high] = [Math.min, Math.max].map((f) => values.reduce((end, value) => f(end, value), values[0] ?? 0));
-  return { rows, columns, values, low, high, state: "exact" };
+  return { rows, columns, values, low, high };
 }
 
 /** @param {string} path @returns {{ name: string, given: any }} a request and its parameters */
@@ -108,26 +128,29 @@ function parsed(path) {
 /** @param {Network} net @param {Run} run @returns {import("./answers.js").Source} */
 export function computed(net, run) {
   const { layers } = run;
-  const names = Object.keys(run.sequences);
-  const listed = Object.fromEntries(names.map((name) => [name, tokens(run.sequences[name])]));
+  const names = Object.keys(run.tokens ?? run.sequences);
+  const listed = run.tokens ?? Object.fromEntries(names.map((name) => [name, tokens(run.sequences[name])]));
   const pooled = new Map();
   const matrix = (/** @type {number} */ l, /** @type {number | null} */ head, /** @type {string} */ quantity) => {
     const key = `${l} ${head} ${quantity}`;
-    if (!pooled.has(key)) pooled.set(key, matrixOf(net, layers[l], head, quantity === "contribution"));
-    return pooled.get(key);
+    const known = pooled.get(key) ?? matrixOf(net, layers[l], head, quantity === "contribution");
+    pooled.delete(key);
+    pooled.set(key, known); // the last used is the last to go
+    for (const oldest of pooled.keys()) if (pooled.size > MATRICES) pooled.delete(oldest);
+    return known;
   };
   /** @type {Answer | null} */
   let before = null;
   /** @type {Record<string, (given: any) => any>} */
   const answers = {
     scene: () => ({
-      ...{ title: run.title, written: run.written, version: VERSION, live: true, answers: true, opening: run.opening },
+      ...{ title: run.title, written: run.written, version: VERSION, answers: true, opening: run.opening },
       sequences: names.map((name) => ({ name, length: listed[name].length, tokens: listed[name] })),
       layers: layers.map((layer) => described(layer, names)),
       not_finite: null,
     }),
     progress: () => ({ done: 1, state: "exact", levels: 1 }),
-    steps: ({ layer, head, query }) => ({ stages: stages(net, layers[layer], head, query, listed) }),
+    steps: ({ layer, head, query }) => ({ stages: stages(net, whole(layers[layer]), head, query, listed) }),
     cell: ({ layer, head, query, key }) => cell(layers[layer], head, query, key),
     heads: () => layers.flatMap((layer, l) => layer.queries.map((_, head) => shares(layer, l, head, listed))),
     row: ({ layer, head, query, top }) => {
@@ -141,11 +164,11 @@ export function computed(net, run) {
       return { queries, weights: queries.map((i) => w[i]), contributions: queries.map((i) => w[i] * long), rest: rest(w, queries), entropy: null };
     },
     graph: ({ layers: chain, query, top, frontier }) => graph(String(chain).split(",").map((l) => layers[Number(l)]), query, top, frontier),
-    mechanisms: ({ layer, head }) => mechanisms(layers[layer], head),
+    mechanisms: ({ layer, head }) => mechanisms(whole(layers[layer]), head),
   };
   const sides = (/** @type {any} */ body) => {
     const { layer, head, query, ...change } = body;
-    const row = rowOf(layers[layer], head, query);
+    const row = rowOf(whole(layers[layer]), head, query);
     const own = layers[layer].choose(layers[layer].name, head) ?? {};
     const side = ({ weights, output }) => ({ weights: list(weights), output: list(output), rest: 0, sum: rest(weights, []) });
     const places = list(row.weights.keys());
@@ -168,23 +191,22 @@ export function computed(net, run) {
     return moved(before, after);
   };
   return {
-    live: true,
     json: async (path) => {
       const { name, given } = parsed(path);
-      return answers[name](given);
+      return run.given?.[path] ?? answers[name](given);
     },
     post: async (path, body) => (path === "api/whatif" ? sides(body) : path === "api/rerun" ? rerun(body) : {}),
     grid: async (path) => {
       const { name, given } = parsed(path);
-      const { size, at } = matrix(given.layer, given.head, given.quantity ?? "weight");
-      if (name === "tile") return tile(size, given.level, given.how === "max", at, given.row, given.column);
+      const { size, at, exact } = await matrix(given.layer, given.head, given.quantity ?? "weight");
+      if (name === "tile") return { ...tile(size, given.level, given.how === "max", at, given.row, given.column), state: exact ? "exact" : "sampled" };
       const track = tracked(size, at, given.what);
       const block = 2 ** given.level;
       const values = Array.from({ length: Math.ceil(track.length / block) }, (_, cell) => {
         const part = track.slice(cell * block, (cell + 1) * block);
         return given.what === "peak" ? Math.max(...part) : rest(part, []) / part.length;
       });
-      return grid(1, values.length, Float32Array.from(values));
+      return { ...grid(1, values.length, Float32Array.from(values)), state: "exact" };
     },
   };
 }
@@ -194,29 +216,40 @@ function rest(w, without) {
   return list(w).reduce((sum, value, at) => sum + (without.includes(at) ? 0 : value), 0);
 }
 
-/** @param {Network} net @param {Layer} layer @param {number | null} head @param {boolean} contribution */
-function matrixOf(net, layer, head, contribution) {
-  const size = sizes(layer);
-  const heads = head === null ? list(layer.queries.keys()) : [head];
+/**
+ * All weights of a head, computed with pauses in which the page can draw.
+ * @param {Network} net @param {Layer} layer @param {number | null} head @param {boolean} contribution
+ */
+async function matrixOf(net, layer, head, contribution) {
+  const size = layer ? sizes(layer) : whole(layer);
+  const heads = head === null ? Array.from({ length: layer.own.heads }, (_, h) => h) : [head];
+  const { tables, level = 0, exact = true } = layer;
+  if (tables && level > 0) {
+    if (contribution) whole(layer);
+    const at = (/** @type {number} */ i, /** @type {number} */ j) => heads.reduce((sum, h) => sum + tables[h][i >> level][j >> level], 0) / heads.length;
+    return { size, at, exact };
+  }
   const long = heads.map((h) => (contribution ? contributions(net, layer, h) : null));
-  const rows = Array.from({ length: size[0] }, (_, i) => {
-    const row = new Float64Array(size[1]);
-    heads.forEach((h, place) =>
-      rowOf(layer, h, i).weights.forEach((w, j) => (row[j] += (w * (long[place]?.[j] ?? 1)) / heads.length)),
-    );
-    return row;
-  });
-  return { size, at: (/** @type {number} */ i, /** @type {number} */ j) => rows[i][j] };
+  const values = new Float32Array(size[0] * size[1]);
+  let began = performance.now();
+  for (let i = 0; i < size[0]; i++) {
+    heads.forEach((h, place) => {
+      const row = rowOfHead(layer, h, i);
+      const factors = long[place];
+      for (let j = 0; j < size[1]; j++) values[i * size[1] + j] += (row[j] * (factors ? factors[j] : 1)) / heads.length;
+    });
+    if (performance.now() - began < PAUSE) continue;
+    await new Promise((done) => setTimeout(done));
+    began = performance.now();
+  }
+  return { size, at: (/** @type {number} */ i, /** @type {number} */ j) => values[i * size[1] + j], exact };
 }
 
 /** @param {number[]} size @param {(i: number, j: number) => number} at @param {string} what @returns {number[]} */
 function tracked([rows, columns], at, what) {
   const row = (/** @type {number} */ i) => Float64Array.from({ length: columns }, (_, j) => at(i, j));
-  if (what === "entropy") return Array.from({ length: rows }, (_, i) => entropy(row(i)));
-  return Array.from({ length: columns }, (_, j) => {
-    const column = Array.from({ length: rows }, (_, i) => at(i, j));
-    return what === "peak" ? column.reduce((most, w) => Math.max(most, w), 0) : rest(column, []);
-  });
+  if (what !== "received") return Array.from({ length: rows }, (_, i) => (what === "peak" ? row(i).reduce((most, w) => Math.max(most, w)) : entropy(row(i))));
+  return Array.from({ length: columns }, (_, j) => rest(Array.from({ length: rows }, (_, i) => at(i, j)), []));
 }
 
 /** @param {Layer} layer @param {string[]} names of the sequences */
@@ -236,69 +269,101 @@ function described(layer, names) {
 }
 
 /**
- * The computation of one query, step by step.
+ * The steps from a query and the keys that it sees to their weights: of each step a number for every key, or one for all.
+ * @param {Layer} layer @param {number} head @param {number} i
+ */
+function weighing(layer, head, i) {
+  const { query, visible, scores, weights } = rowOf(layer, head, i);
+  const { score, normalizer } = mechanism(layer, head, layer.choose(layer.name, head));
+  const all = layer.keys[Math.floor((head * layer.own.groups) / layer.own.heads)];
+  const keys = visible.map((j) => all[j]);
+  const unchanged = score.name === layer.own.score.name && normalizer.name === layer.own.normalizer.name;
+  const equations = unchanged ? layer.own.equation.split("; ") : [`s = ${score.entry.equation}`, `w = ${normalizer.entry.equation}`];
+  const steps = /** @type {{ name: string, symbol: string, equation: string, values: number[], filled: (at: number) => string }[]} */ ([]);
+  const step = (name, symbol, equation, values, filled = (_) => "[") => steps.push({ name, symbol, equation, values: list(values), filled });
+  if (["dot", "scaled_dot"].includes(score.name)) step("product", "q·k", "q·k", keys.map((key) => dot(query, key)), (at) => product(query, keys[at]));
+  if (score.p.bandwidth !== undefined) step("squared distance", "‖q−k‖²", "‖q−k‖²", keys.map((key) => apart(query, key)));
+  if (score.name !== "dot") step("score", "s", equations[0], scores);
+  if (normalizer.name === "softmax" && visible.length > 0) {
+    const top = Math.max(...scores);
+    const powers = scores.map((s) => Math.exp(s - top));
+    step("maximum", "m", "m = max s", [top]);
+    step("exponentials", "e", "e = exp(s − m)", powers, (at) => `exp(${digits(scores[at])} − ${bracketed(top)})`);
+    step("sum", "Z", "Z = Σ e", [rest(powers, [])]);
+  }
+  step("weights", "w", equations[1], visible.map((j) => weights[j]));
+  return steps;
+}
+
+/** @param {number} x @returns {string} */
+const bracketed = (x) => (x < 0 ? `(${digits(x)})` : digits(x));
+
+/** @param {import("./numeric.js").Vector} a @param {import("./numeric.js").Vector} b @returns {string} the first terms of a·b */
+function product(a, b) {
+  const terms = list(a).slice(0, TERMS).map((x, d) => `${digits(x)}·${bracketed(b[d])}`);
+  return terms.join(" + ") + (a.length > TERMS ? ` + … (${a.length - TERMS} more)` : "");
+}
+
+/**
+ * The computation of one query, step by step; of many keys, those with the largest weights.
  * @param {Network} net @param {Layer} layer @param {number} head @param {number} i
  * @param {Record<string, import("./texts.js").Token[]>} listed
  */
 function stages(net, layer, head, i, listed) {
-  const { query, visible, scores, weights, output } = rowOf(layer, head, i);
-  const { score, normalizer, mask } = mechanism(layer, head, layer.choose(layer.name, head));
+  const { query, visible, weights, output } = rowOf(layer, head, i);
   const group = Math.floor((head * layer.own.groups) / layer.own.heads);
-  const [keys, values] = [layer.keys[group], layer.values[group]];
-  const labels = listed[layer.sides[1]].map(({ shown }) => shown);
+  const [count, values] = [weights.length, layer.values[group]];
+  const places = largest(weights, DISPLAYED).sort((a, b) => a - b);
+  const names = listed[layer.sides[1]];
+  const labels = places.map((j) => names[j]?.shown ?? String(j));
+  const few = places.length < count ? `The ${places.length} keys with the largest weights, of ${count}.` : "";
   const vector = (name, symbol, equation, numbers, note = "") =>
     ({ name, symbol, equation, kind: "vector", values: list(numbers), note, labels: list(numbers).map((_, at) => String(at + 1)) });
-  const row = (name, symbol, equation, numbers, more) => ({ name, symbol, equation, kind: "row", values: list(numbers), labels, note: "", ...more });
-  const table = (name, symbol, rows) =>
-    ({ name, symbol, equation: symbol, kind: "matrix", values: rows.flatMap(list), shape: [rows.length, rows[0].length], labels, note: "" });
-  const all = labels.map(() => /** @type {number | null} */ (null));
-  visible.forEach((j, at) => (all[j] = scores[at]));
+  const table = (name, symbol, rows, more = []) =>
+    ({ name, symbol, equation: symbol, kind: "matrix", values: rows.flatMap(list), shape: [rows.length, rows[0]?.length ?? 0], labels: [...labels, ...more], note: few });
+  const spread = (/** @type {number[]} */ numbers) => {
+    const of = new Map(visible.map((j, at) => [j, numbers[at]]));
+    return places.map((j) => of.get(j) ?? null);
+  };
+  const hidden = visible.length < count ? `${visible.length} of ${count} keys are visible to this query.` : "";
+  const steps = weighing(layer, head, i).map(({ name, symbol, equation, values }) => {
+    if (["m", "Z"].includes(symbol)) return { name, symbol, equation, kind: "number", values, labels: [""], note: "" };
+    const ends = symbol === "w" ? { scale: "weight", values: places.map((j) => weights[j]) } : { values: spread(values) };
+    return { name, symbol, equation, kind: "row", labels, note: [symbol === "s" ? hidden : "", few].join(" ").trim(), ...ends };
+  });
+  const weightedValues = places.map((j) => list(values[j]).map((x) => weights[j] * x));
+  const others = list(output).map((x, d) => x - weightedValues.reduce((sum, value) => sum + value[d], 0));
   const { output: replaced } = layer.choose(layer.name, head) ?? {};
-  const heads = joined(layer, i, 1);
   const name = `${layer.name.replace(/\.attention$/, "")}.output`;
-  const hidden = `${visible.length} of ${labels.length} keys are visible to this query.`;
+  const projects = Boolean(layer.outputs ?? net.tensors[`${name}.weight`]);
+  const joins = layer.own.heads > 1 || projects;
+  const heads = joins ? joined(layer, i, 1) : new Float32Array(0);
   return [
-    vector("input", "x", "x", layer.inputs[i]),
+    ...(layer.inputs[i] ? [vector("input", "x", "x", layer.inputs[i])] : []),
     vector("query", "q", "q", query),
-    table("keys", "k", keys),
-    table("values", "v", values),
-    row("score", "s", `s = ${score.entry.equation}`, all, mask.name === "none" ? {} : { note: hidden }),
-    row("weights", "w", `w = ${normalizer.entry.equation}`, weights, { scale: "weight" }),
-    table("weighted values", "w v", values.map((value, j) => list(value).map((x) => weights[j] * x))),
+    table("keys", "k", places.map((j) => layer.keys[group][j])),
+    table("values", "v", places.map((j) => values[j])),
+    ...steps,
+    few ? table("weighted values", "w v", [...weightedValues, others], ["all others"]) : table("weighted values", "w v", weightedValues),
     vector("sum", "o", "o = Σ w v", output, replaced === undefined ? "" : "Another output takes its place: see the heads above."),
-    ...(layer.own.heads > 1 || net.tensors[`${name}.weight`] ? [vector("concatenated heads", "[o₁ … o_H]", "[o₁; …; o_H]", heads)] : []),
-    ...(net.tensors[`${name}.weight`] ? [vector("output projection", "y", "y = W [o₁; …; o_H] + b", linear(net, name, heads))] : []),
+    ...(joins ? [vector("concatenated heads", "[o₁ … o_H]", "[o₁; …; o_H]", heads)] : []),
+    ...(projects ? [vector("output projection", "y", "y = W [o₁; …; o_H] + b", layer.outputs?.[i] ?? linear(net, name, heads))] : []),
   ];
 }
 
 /** @param {Layer} layer @param {number | null} head @param {number} i @param {number} j */
 function cell(layer, head, i, j) {
   if (head === null) {
-    const weights = layer.queries.map((_, h) => rowOf(layer, h, i).weights[j]);
+    const weights = Array.from({ length: layer.own.heads }, (_, h) => rowOfHead(layer, h, i)[j]);
     const lines = weights.map((value, h) => ({ equation: `w of head ${h}`, filled: "[", value }));
     return { lines, weight: rest(weights, []) / weights.length };
   }
-  const { query, visible, scores, weights } = rowOf(layer, head, i);
-  const at = visible.indexOf(j);
+  const weight = rowOfHead(layer, head, i)[j];
+  if (layer.tables) return { lines: [{ equation: "w", filled: "[", value: weight }], weight };
+  const at = rowOf(layer, head, i).visible.indexOf(j);
   if (at < 0) return { lines: [{ equation: "w = 0", filled: "the mask hides this key from this query", value: 0 }], weight: 0 };
-  const { score, normalizer } = mechanism(layer, head, layer.choose(layer.name, head));
-  const key = layer.keys[Math.floor((head * layer.own.groups) / layer.own.heads)][j];
-  const lines = [];
-  if (["dot", "scaled_dot"].includes(score.name)) {
-    const terms = list(query).slice(0, TERMS).map((q, d) => `${figure(q)}·${key[d] < 0 ? `(${figure(key[d])})` : figure(key[d])}`);
-    const more = query.length > TERMS ? ` + … (${query.length - TERMS} more)` : "";
-    lines.push({ equation: "q·k", filled: terms.join(" + ") + more, value: dot(query, key) });
-  }
-  if (score.name !== "dot") lines.push({ equation: `s = ${score.entry.equation}`, filled: "[", value: scores[at] });
-  if (normalizer.name === "softmax") {
-    const top = scores.reduce((most, s) => Math.max(most, s), Number.NEGATIVE_INFINITY);
-    const total = scores.reduce((sum, s) => sum + Math.exp(s - top), 0);
-    lines.push({ equation: "m = max s", filled: "[", value: top });
-    lines.push({ equation: "e = exp(s − m)", filled: `exp(${figure(scores[at])} − ${figure(top)})`, value: Math.exp(scores[at] - top) });
-    lines.push({ equation: "Z = Σ e", filled: "[", value: total });
-  }
-  lines.push({ equation: `w = ${normalizer.entry.equation}`, filled: "[", value: weights[j] });
-  return { lines, weight: weights[j] };
+  const lines = weighing(layer, head, i).map(({ equation, values, filled }) => ({ equation, filled: filled(at), value: values[at] ?? values[0] }));
+  return { lines, weight };
 }
 
 /** @param {Layer} layer @param {number} head */

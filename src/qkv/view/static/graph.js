@@ -57,11 +57,11 @@ export function graph(home, page) {
 }
 
 /**
- * The chains of consecutive layers, bottom to top: self-attention layers of each sequence, and in a running viewer also
- * those below a cross-attention layer.
+ * The chains of consecutive layers, bottom to top: self-attention layers of each sequence, and those below a
+ * cross-attention layer.
  * @param {import("./shell.js").Page} page @returns {Record<string, number[]>}
  */
-function ways({ layers, sequences, source }) {
+function ways({ layers, sequences }) {
   /** @type {Map<number, number[]>} */
   const within = new Map();
   layers.forEach(({ kind, queries }, at) => {
@@ -71,7 +71,7 @@ function ways({ layers, sequences, source }) {
   const chains = [...within].map(([number, chain]) => [sequences[number].name, chain]);
   layers.forEach(({ kind, queries, keys }, at) => {
     const crossing = `${sequences[queries].name} → ${sequences[keys].name}`;
-    if (kind === "cross" && source.live) chains.push([crossing, [...(within.get(keys) ?? []), at]]);
+    if (kind === "cross") chains.push([crossing, [...(within.get(keys) ?? []), at]]);
   });
   return Object.fromEntries(chains.length > 0 ? chains : [[layers[0].name, [0]]]); // whatever a name is, `__proto__` too
 }

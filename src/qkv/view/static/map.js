@@ -52,7 +52,7 @@ export function map(home, page) {
     if (waiting === 0) waiting = requestAnimationFrame(drawn);
   };
   const arrived = () => {
-    if (page.source.live) trouble.replaceChildren(); // it answers again
+    if (page.source.asks) trouble.replaceChildren(); // it answers again
     soon();
   };
   const own = matrix(page, { arrived, failed: ({ message }) => trouble.replaceChildren(message) });

@@ -5,9 +5,13 @@ import { softmax, times } from "./numeric.js";
 
 /** @typedef {import("./numeric.js").Vector} Vector */
 /** @typedef {{ rows: number, columns: number, values: Float32Array }} Tensor rows times columns */
-/** @typedef {{ shape: number[], at: number, scale?: number }} Stored where in the bytes its numbers and scales are */
+/** @typedef {{ shape: number[], at: number, scale?: number, half?: true }} Stored where in the bytes its numbers and scales are */
 /** @typedef {{ name: string, heads: Record<string, any>[] }} Part a score or normalizer, and its numbers by head */
-/** @typedef {{ name: string, parameters?: Record<string, number> }} Choice */
+/**
+ * @typedef {object} Choice a score, normalizer or mask
+ * @property {string} name @property {Record<string, number>} [parameters]
+ * @property {{ first?: Vector, last?: Vector, table?: Vector[] }[]} [heads] of a recorded mask: the keys of each query
+ */
 /**
  * @typedef {object} Change what differs in a head; `output` is 0 or other numbers in place of its output
  * @property {Choice} [score] @property {Choice} [normalizer] @property {Choice} [mask] @property {number} [temperature]
@@ -32,20 +36,39 @@ import { softmax, times } from "./numeric.js";
  * @property {Vector[][]} queries @property {Vector[][]} keys @property {Vector[][]} values
  * @property {Vector[]} inputs of its queries @property {Row[][]} rows
  * @property {{ change: Change | undefined, found: ReturnType<typeof mechanism> }[]} mechanisms the last one of each head
+ * @property {[number, number]} [shape] queries and keys, of a recorded layer, which may have more than a text that is read:
+ * @property {Vector[]} [norms] of each head, the norms of values after the output projection
+ * @property {Vector[]} [outputs] of each query, after the output projection
+ * @property {Vector[][]} [tables] of each head, its weights at a level, in place of what they are computed from
+ * @property {number} [level] @property {boolean} [exact] whether the tables are no samples
  */
 
+/** @param {string} text base64 of what is compressed @returns {Promise<ArrayBuffer>} */
+export function inflated(text) {
+  const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"))).arrayBuffer();
+}
+
+/** @param {number} bits of a float16 @returns {number} */
+function half(bits) {
+  const [exponent, fraction] = [(bits >> 10) & 31, bits & 1023];
+  const size = exponent === 31 ? (fraction ? Number.NaN : Number.POSITIVE_INFINITY) : exponent ? (1 + fraction / 1024) * 2 ** (exponent - 15) : fraction * 2 ** -24;
+  return bits >> 15 ? -size : size;
+}
+
 /**
- * Unpack the weights.
+ * Unpack tensors, and put them where they belong in what is said of the attentions.
  * @param {{ tensors: Record<string, Stored>, attentions: Record<string, Described> }} stored @param {ArrayBuffer} bytes
  * @returns {Network}
  */
 export function opened({ tensors, attentions }, bytes) {
   /** @type {Record<string, Tensor>} */
   const found = {};
-  for (const [name, { shape, at, scale }] of Object.entries(tensors)) {
+  for (const [name, { shape, at, scale, half: halved }] of Object.entries(tensors)) {
     const columns = shape.at(-1) ?? 1;
     const rows = shape.slice(0, -1).reduce((product, size) => product * size, 1);
-    if (scale === undefined) found[name] = { rows, columns, values: new Float32Array(bytes, at, rows * columns) };
+    if (halved) found[name] = { rows, columns, values: Float32Array.from(new Uint16Array(bytes, at, rows * columns), half) };
+    else if (scale === undefined) found[name] = { rows, columns, values: new Float32Array(bytes, at, rows * columns) };
     else {
       const [steps, scales] = [new Int8Array(bytes, at, rows * columns), new Float32Array(bytes, scale, rows)];
       const values = Float32Array.from(steps);
@@ -212,10 +235,12 @@ function rotated(x, position, base) {
   return out;
 }
 
-/** @param {Choice} mask @param {number} i a query @param {number} count of keys @returns {number[]} the keys it sees */
-function seen({ name, parameters = {} }, i, count) {
+/** @param {Choice} mask @param {number} head @param {number} i a query @param {number} count of keys @returns {number[]} the keys it sees */
+function seen({ name, parameters = {}, heads }, head, i, count) {
   const { offset = 0, left = 0, right = 0, keys = count } = parameters;
-  const [first, last] = {
+  const recorded = heads?.[head];
+  if (recorded?.table) return Array.from({ length: count }, (_, j) => j).filter((j) => recorded.table[i][j]);
+  const [first, last] = recorded ? [recorded.first?.[i] ?? 0, (recorded.last?.[i] ?? count) - 1] : {
     none: [0, count - 1],
     causal: [0, i + offset],
     window: [i - left, i + right],
@@ -250,18 +275,17 @@ export function mechanism({ own, mask }, head, change = {}) {
 }
 
 /**
- * What a head computes for one query.
- * @param {Layer} layer @param {number} head @param {number} i @param {Change} [change] @returns {Row}
+ * What a head computes for one query before it attends to values.
+ * @param {Layer} layer @param {number} head @param {number} i @param {Change} [change] @returns {Omit<Row, "output">}
  */
-export function attended(layer, head, i, change = layer.choose(layer.name, head)) {
-  const { score, normalizer, mask, temperature } = mechanismOf(layer, head, change);
-  const group = Math.floor((head * layer.own.groups) / layer.own.heads);
-  const keys = layer.keys[group];
-  const values = layer.values[group];
+export function weighted(layer, head, i, change = layer.choose(layer.name, head)) {
+  const { score, normalizer, mask } = mechanismOf(layer, head, change);
+  const keys = layer.keys[Math.floor((head * layer.own.groups) / layer.own.heads)];
   const query = change?.vector ?? layer.queries[head][i];
-  const visible = seen(mask, i, keys.length);
+  const visible = seen(mask, head, i, keys.length);
   const scores = new Float64Array(visible.length);
   const { formula } = score.entry;
+  const temperature = change?.temperature ?? 1;
   for (let at = 0; at < visible.length; at++) {
     const moved = layer.own.bias ? bias(layer.own.bias, head, i, visible[at]) : 0;
     scores[at] = formula(query, keys[visible[at]], score.p) / temperature + moved;
@@ -272,15 +296,21 @@ export function attended(layer, head, i, change = layer.choose(layer.name, head)
       ? softmax(Float64Array.from(visible, (j) => SCORES.squared_distance.formula(query, keys[j], score.p)), null)
       : normalizer.entry.formula(scores, normalizer.p);
   const weights = new Float64Array(keys.length);
+  for (let at = 0; at < visible.length; at++) weights[visible[at]] = shares[at];
+  return { query, visible, scores, weights };
+}
+
+/** @param {Layer} layer @param {number} head @param {number} i @param {Change} [change] @returns {Row} what it computes */
+export function attended(layer, head, i, change = layer.choose(layer.name, head)) {
+  const row = weighted(layer, head, i, change);
+  const values = layer.values[Math.floor((head * layer.own.groups) / layer.own.heads)];
   const width = values[0]?.length ?? 0;
   const output = new Float64Array(width);
-  for (let at = 0; at < visible.length; at++) {
-    const weight = shares[at];
-    const value = values[visible[at]];
-    weights[visible[at]] = weight;
-    if (weight !== 0) for (let d = 0; d < width; d++) output[d] += weight * value[d];
+  for (const j of row.visible) {
+    const weight = row.weights[j];
+    if (weight !== 0) for (let d = 0; d < width; d++) output[d] += weight * values[j][d];
   }
-  return { query, visible, scores, weights, output };
+  return { ...row, output };
 }
 
 /** @param {Layer} layer @param {number} head @param {Change} [change] its mechanism, which rows of a pass share */
@@ -296,6 +326,7 @@ function mechanismOf(layer, head, change) {
 function bias(own, head, i, j) {
   if (!own) return 0;
   const numbers = own.heads[head];
+  if (own.name === "table") return numbers[i][j];
   if (own.name === "alibi") return -numbers * Math.abs(i - j);
   const reach = (numbers.length - 1) / 2;
   return numbers[Math.min(Math.max(j - i, -reach), reach) + reach];

@@ -7,7 +7,7 @@ import { revived } from "./numbers.js";
 /** @returns {Source} */
 export function remote() {
   return {
-    live: true,
+    asks: true,
     json: async (path, signal) => revived(await (await reply(path, { signal })).json()),
     post: async (path, body) => {
       const headers = { "Content-Type": "application/json" };

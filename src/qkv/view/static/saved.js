@@ -1,10 +1,9 @@
-// A page with embedded answers.
+// A page that shows a recorded scene.
 
 import { byId, themed } from "./dom.js";
-import { embedded } from "./embedded.js";
-import { unpacked } from "./packed.js";
+import { recorded } from "./recorded.js";
 import { start } from "./shell.js";
 
 themed();
 const data = JSON.parse(byId("data").textContent ?? "");
-unpacked(data.packed).then((answers) => start(embedded(answers, data.held), data.ramps));
+recorded(data).then((source) => start(source, data.ramps));

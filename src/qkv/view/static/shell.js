@@ -30,8 +30,8 @@ import { whatif } from "./whatif.js";
 
 /** @typedef {(home: HTMLElement, page: Page) => View} Open */
 /**
- * What `live` needs are new computations, which a saved page cannot do; what `means` shows can be a mean over heads.
- * @type {Record<string, { title: string, sentence: string, open: Open, controls: string[], live?: true, means?: true }>}
+ * What `means` shows can be a mean over heads.
+ * @type {Record<string, { title: string, sentence: string, open: Open, controls: string[], means?: true }>}
  */
 const VIEWS = {
   steps: {
@@ -67,7 +67,6 @@ const VIEWS = {
       "Change the query or the mechanism, and compare the same token before and after; or change heads, and see how the model's answer moves.",
     open: whatif,
     controls: ["layer", "head"],
-    live: true,
   },
   heads: {
     title: "Heads",
@@ -121,7 +120,7 @@ export async function start(source, ramps, signal) {
   /** @type {Page} */
   const page = {
     source,
-    answers: scene.answers === true && source.live,
+    answers: scene.answers === true && !source.held,
     layers: scene.layers.map(({ short, name, ...layer }) => ({ ...layer, name: short, path: name })),
     sequences: scene.sequences.map((listed, number) => sequence(source, listed, number)),
     ramp: ({ colors }) => (Object.hasOwn(ramps, colors) ? ramps[colors] : ramps.cividis),
@@ -143,19 +142,16 @@ export async function start(source, ramps, signal) {
     const given = Object.fromEntries(Object.entries(said).filter(([, value]) => value !== undefined));
     state = checked({ ...usual, ...given }, scene.layers);
     const chosen = VIEWS[state.view];
-    const there = source.live || !chosen.live;
-    const wanted = there ? chosen.controls : [];
     const seen = state.head === MEAN && !chosen.means ? { ...state, head: "0" } : state;
-    keepFocus(controls, () => controls.replaceChildren(...wanted.map((name) => CONTROLS[name](seen, page))));
-    options.hidden = wanted.length === 0;
-    const shared = Object.entries(VIEWS).filter(([, { live }]) => source.live || !live);
-    tabs.replaceChildren(...shared.map(([name, { title }]) => tab(name, title, state, usual)));
+    keepFocus(controls, () => controls.replaceChildren(...chosen.controls.map((name) => CONTROLS[name](seen, page))));
+    options.hidden = chosen.controls.length === 0;
+    tabs.replaceChildren(...Object.entries(VIEWS).map(([name, { title }]) => tab(name, title, state, usual)));
     lead.textContent = chosen.sentence;
     if (shown !== state.view) {
       view?.close?.();
       home.replaceChildren();
       home.className = `home view-${state.view}`;
-      view = there ? chosen.open(home, page) : absent(home);
+      view = chosen.open(home, page);
       shown = state.view;
     }
     view?.show(seen);
@@ -185,11 +181,8 @@ export async function start(source, ramps, signal) {
  */
 function opening(source, { layers, opening: { layer, head } }) {
   const first = { layer: String(layer), head: String(head ?? MEAN) };
-  const names = layers.flatMap(({ heads }, at) =>
-    [...Array(heads).keys(), MEAN].map((name) => ({ layer: String(at), head: String(name) })),
-  );
-  const held = [first, ...names.filter(({ layer: at }) => at === first.layer), ...names];
-  return held.find((name) => finestOf(source, { ...USUAL, ...name }) !== null) ?? first;
+  const held = [first.layer, ...layers.keys()].find((at) => finestOf(source, { ...USUAL, layer: String(at) }) !== null);
+  return held === undefined || String(held) === first.layer ? first : { layer: String(held), head: layers[held].heads > 1 ? MEAN : "0" };
 }
 
 /**
@@ -215,14 +208,6 @@ function offered({ heads }, { view }) {
   return [...Array.from({ length: heads }, (_, at) => String(at)), ...(heads > 1 && VIEWS[view].means ? [MEAN] : [])];
 }
 
-/** @type {(home: HTMLElement) => View} */
-function absent(home) {
-  home.append(
-    element("p.trouble", { role: "alert" }, "This view recomputes attention and needs the running viewer, `qkv view`."),
-  );
-  return { show: () => {} };
-}
-
 /** @type {Record<string, (state: State, page: Page) => HTMLElement>} */
 const CONTROLS = {
   layer: ({ layer }, { layers, source, go }) => {
@@ -230,8 +215,7 @@ const CONTROLS = {
       "Layer",
       Object.fromEntries(
         layers.map(({ name }, place) => {
-          const none = source.held?.maps[place]?.every((level) => level === null);
-          return [place, none ? `${name}${lacking(null)}` : name];
+          return [place, `${name}${lacking(finestOf(source, { ...USUAL, layer: String(place) }))}`];
         }),
       ),
       layer,
@@ -243,14 +227,11 @@ const CONTROLS = {
     });
     return field;
   },
-  head: (state, { layers, source, go }) =>
+  head: (state, { layers, go }) =>
     select(
       "Head",
       Object.fromEntries(
-        offered(layers[Number(state.layer)], state).map((at) => {
-          const level = finestOf(source, { ...USUAL, layer: state.layer, head: at });
-          return [at, `${at}${lacking(level)}`];
-        }),
+        offered(layers[Number(state.layer)], state).map((at) => [at, at]),
       ),
       state.head,
       (to) => go({ head: to }),

@@ -55,7 +55,7 @@ export function tiles(source, where, what, listener) {
       if (!(error instanceof Error) || error.name === "AbortError") return;
       failed.add(name);
       listener.failed(error);
-      if (source.live) setTimeout(() => failed.delete(name) && pump(), PATIENCE);
+      if (source.asks) setTimeout(() => failed.delete(name) && pump(), PATIENCE);
     } finally {
       running.delete(name);
       pump();

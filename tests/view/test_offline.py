@@ -14,11 +14,7 @@ import qkv
 from qkv.scores.free import Learned
 from qkv.view.answers.answer import Numbers
 from qkv.view.answers.requests import RequestHandler
-<<<<<<< HEAD
 from qkv.view.bundle import one_file, static
-=======
-from qkv.view.bundle import names, static
->>>>>>> 2d82c863 (Compute the answers of saved pages in the page)
 from qkv.view.not_finite import first_not_finite
 from qkv.view.offline import page
 from qkv.view.scene import Layer, ProjectedInputs, Scene
@@ -274,13 +270,9 @@ def test_scores_that_overflow_are_named():
     assert first_not_finite(scene("abcd")) is None
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize(
     "name", [each.name for each in files("qkv.view").joinpath("static").iterdir() if each.name.endswith(".js")]
 )
-=======
-@pytest.mark.parametrize("name", sorted(set(names()) | {"saved.js", "recorded.js", "sentences.js", "play.js"}))
->>>>>>> 2d82c863 (Compute the answers of saved pages in the page)
 def test_comments_can_be_left_out_line_by_line(name):
     text = static(name)
     assert all(line.count("`") % 2 == 0 for line in text.splitlines())

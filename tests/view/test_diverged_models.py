@@ -21,7 +21,6 @@ from qkv.models.translator import TransformerTranslator
 from qkv.view.answers.answer import Numbers
 from qkv.view.answers.requests import RequestHandler
 from qkv.view.not_finite import first_not_finite
-from qkv.view.offline import _questions
 
 TOKENS = torch.tensor([[4, 7, 5, 9, 6]])
 LENGTHS = torch.tensor([5])
@@ -95,9 +94,17 @@ def test_a_part_that_diverged_is_named_everywhere(name: str, eighth: int, tmp_pa
             trace.save(tmp_path / "trace.svg")
         assert f"layer {reached[0]}," in caught.value.got
     handler = RequestHandler(scene)
-    for question in _questions(scene, handler.opening):
-        path, _, parameters = question.path.partition("?")
-        answer = handler.ask(path, parameters)
-        if not isinstance(answer, Numbers):
+    asked = [("scene", ""), ("heads", "")]
+    for number, layer in enumerate(scene.layers):
+        for head in (*range(layer.heads), *(["mean"] if layer.heads > 1 else [])):
+            where = f"layer={number}&head={head}"
+            asked += [("tile", f"{where}&level=0&row=0&column=0&how=mean&quantity=weight")]
+            asked += [("cell", f"{where}&query={query}&key=0") for query in range(layer.shape[1])]
+            asked += [("steps", f"{where}&query={query}") for query in range(layer.shape[1]) if head != "mean"]
+    for kind, parameters in asked:
+        answer = handler.ask(kind, parameters)
+        if isinstance(answer, Numbers):
+            assert math.isfinite(answer.low + answer.high)
+        else:
             json.dumps(answer.content, allow_nan=False)
     handler.close()

@@ -3,9 +3,8 @@
 import os
 import subprocess
 import sys
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from unittest.mock import patch
 
 import typer.testing
 from click.testing import Result
@@ -14,13 +13,9 @@ from typer.testing import CliRunner
 
 from qkv.cli.app import app
 from qkv.tasks import notes
-from qkv.view import showing
-from qkv.view.offline import page
 
 QKV = Path(sys.executable).parent / "qkv"
 WIDE = {"COLUMNS": "200"}
-BUDGET = 20_000
-"""Bytes of answers in a page that a command saves: to compute all takes seconds, and `tests/view` judges them."""
 commands = cache(get_command)
 """A process makes its commands once. To make them for each test would take longer than many of these."""
 typer.testing._get_command = commands  # type: ignore[attr-defined]
@@ -30,8 +25,7 @@ notes.SILENCE = 3600.0
 
 def run(*arguments: str | Path, feed: str | bytes = "") -> Result:
     """Run the command in this process: importing PyTorch for every test would take minutes."""
-    with patch.object(showing, "page", partial(page, budget=BUDGET)):
-        return CliRunner(env=WIDE).invoke(app, [str(argument) for argument in arguments], input=feed, prog_name="qkv")
+    return CliRunner(env=WIDE).invoke(app, [str(argument) for argument in arguments], input=feed, prog_name="qkv")
 
 
 def process(*arguments: str | Path, feed: bytes = b"") -> subprocess.CompletedProcess[bytes]:

@@ -289,8 +289,11 @@ LARGER = {
     "matrix.linear": ((2,), 60, 70, 6, F64, {"normalizer": Identity()}),
     "tiled.lookup": ((2,), 60, 70, 6, F64, {"normalizer": "hard"}),
 }
-WITHOUT = {"matrix.reference", "sdpa.flex", "sdpa.few_queries", "tiled.operators", "tiled.traced_user_scores"}
-"""The judge, algorithms of traced calls, and one without a backward pass."""
+WITHOUT = {
+    *("matrix.reference", "sdpa.flex", "sdpa.sink_key", "sdpa.few_queries"),
+    *("tiled.operators", "tiled.traced_user_scores"),
+}
+"""The judge, algorithms of traced calls and of a GPU, and one without a backward pass."""
 
 
 @pytest.mark.parametrize("name", [name for name in LARGER if here(name.split()[0])])

@@ -249,7 +249,7 @@ ENCODER_DECODERS = (
         "mbart",
         "MBartForConditionalGeneration",
         partial(_bart_itself, "before"),
-        {**_BART_MARKS, "decoder_start_token_id": 0},
+        {mark: number for mark, number in _BART_MARKS.items() if mark != "decoder_start_token_id"},
     ),
     _family(
         "m2m_100",

@@ -119,8 +119,8 @@ def _special_tokens(folder: Folder, family: Family, limit: int) -> dict[str, Any
     keys = family.settings(table, str(folder.path / CONFIG))
     numbers = {short: keys.token(f"{short}_token_id") for short in ("pad", "bos", "eos")}
     if family.task == "translate":
-        start = keys.token("decoder_start_token_id")
-        numbers["bos"] = numbers["pad"] if start is None else start
+        starts = keys.token("decoder_start_token_id"), numbers["bos"], numbers["pad"]
+        numbers["bos"] = next((start for start in starts if start is not None), None)
     special_tokens = {name: -1 if number is None or number >= limit else number for name, number in numbers.items()}
     if special_tokens["pad"] < 0:
         special_tokens["pad"] = special_tokens["eos"]

@@ -17,6 +17,7 @@ from qkv.tasks.answerers import ANSWERERS
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.translate.aligner import Aligner
 from qkv.tasks.translate.decoding import Decoding
+from qkv.view.live import LiveModel
 from qkv.view.scene import Scene
 
 NAN = float("nan")
@@ -26,7 +27,7 @@ KINDS = (*(answerer() for answerer in ANSWERERS.values()), Aligner)
 
 def numbers(function: Callable[..., Any]) -> Iterator[tuple[str, type, bool]]:
     """Yield name and type of each number among the arguments, and whether it may be None."""
-    for name, hint in get_type_hints(function, localns={"Scene": Scene}).items():
+    for name, hint in get_type_hints(function, localns={"Scene": Scene, "LiveModel": LiveModel}).items():
         parts = [part for part in (get_args(hint) if isinstance(hint, UnionType) else (hint,)) if part is not NoneType]
         if name != "return" and len(parts) == 1 and parts[0] in BAD:
             yield name, parts[0], NoneType in get_args(hint)

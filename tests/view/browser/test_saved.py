@@ -52,7 +52,7 @@ def test_a_saved_page_tries_other_mechanisms(opened, file):
     page.wait_for_selector(".comparison .linked")
     page.get_by_label("normalizer").last.select_option("softmax")
     page.wait_for_function(
-        "!/moved between keys: 0$/.test(document.querySelector('.comparison').innerText.split('\\n')[0])"
+        "() => !/moved between keys: 0$/.test(document.querySelector('.comparison').innerText.split('\\n')[0])"
     )
     assert page.locator(".whole:visible").count() == 0  # the model itself is not in the page
 

@@ -15,7 +15,7 @@ from qkv.files import absolute, as_path, read_file
 from qkv.hub.ctranslate import to_ctranslate2
 from qkv.hub.ctranslate_check import convert, expect_same
 from qkv.hub.families.library_tokenizer import plain_files
-from qkv.hub.families.save import save
+from qkv.hub.families.save import files_of
 from qkv.hub.onnx_graphs import Exportable, to_onnx
 from qkv.models.language_model import LanguageModel
 from qkv.models.parts import TransformerParts
@@ -67,12 +67,12 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
     facts = trained.export_facts(to)
     with new_folder(absolute(out)) as temporary:
         if to == "transformers":
-            save(trained, temporary)
+            files = files_of(trained)
         else:
             _to_onnx(trained.model, temporary) if to == "onnx" else _to_ctranslate2(trained, facts, temporary)
-            about, files = _about(trained.tokenizer, facts), plain_files(trained.tokenizer)
-            for name, content in (files | {ABOUT: encode(about, ABOUT)}).items():
-                write_file(temporary / name, content)
+            files = plain_files(trained.tokenizer) | {ABOUT: encode(_about(trained.tokenizer, facts), ABOUT)}
+        for name, content in files.items():
+            write_file(temporary / name, content)
         script = _SCRIPTS / f"{to}-{facts.get('task')}.txt"
         if script.is_file():  # there is none for a task of the user's own
             write_file(temporary / ANSWER, read_file(script, _MOST_BYTES))

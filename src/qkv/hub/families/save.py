@@ -51,6 +51,15 @@ def save(model: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) 
         ...     sorted(path.name for path in save(model, Path(parent, "neox")).iterdir())
         ['config.json', 'model.safetensors']
     """
+    files = files_of(model, tokenizer)
+    with new_folder(absolute(folder)) as temporary:
+        for name, content in files.items():
+            write_file(temporary / name, content)
+    return as_path(folder, "folder")
+
+
+def files_of(model: Any, tokenizer: Tokenizer | None = None) -> dict[str, bytes]:
+    """Return the files that `save` writes, by name, for the same arguments."""
     network: nn.Module = model if isinstance(model, nn.Module) else model.model
     tokenizer = getattr(model, "tokenizer", None) if tokenizer is None else tokenizer
     if len(getattr(model, "models", ())) > 1:
@@ -77,11 +86,7 @@ def save(model: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) 
             generation["suppress_tokens"] = list(tokenizer.imported.never)
         files[_GENERATION] = encode(generation, _GENERATION)
     data, _ = pack({name: tensor.contiguous() for name, tensor in theirs.items()}, WEIGHTS)
-    files |= {CONFIG: encode(table, CONFIG), WEIGHTS: _with_format(data)}
-    with new_folder(absolute(folder)) as temporary:
-        for name, content in files.items():
-            write_file(temporary / name, content)
-    return as_path(folder, "folder")
+    return files | {CONFIG: encode(table, CONFIG), WEIGHTS: _with_format(data)}
 
 
 def _counterpart(model: nn.Module) -> Counterpart:

@@ -92,7 +92,7 @@ def decode_open(ids: Iterable[int], tokenizer: Tokenizer, unknown: Sequence[str]
         'hello Zuri'
     """
     pieces_only = [number for number in ids if number not in (tokenizer.pad, tokenizer.bos, tokenizer.eos)]
-    # A published model may have numbers above those of its tokenizer, which stand for no text.
+    # The vocabulary of a published model may be larger than that of its tokenizer: the ids beyond stand for no text.
     if not unknown or all(number < tokenizer.size for number in pieces_only):
         return tokenizer.decode(pieces_only)
     pieces = [

@@ -34,7 +34,7 @@ class TileSize(NamedTuple):
 CACHED = TileSize(1 << 18, 32)
 """One MiB of float32, which stays in the cache."""
 RESIDENT = TileSize(1 << 23, 256)
-"""The size on a GPU, whose time is that of launches where tiles are small: 32 MiB of float32.
+"""The size on a GPU, where small tiles would spend the time on launches: 32 MiB of float32.
 
 About ten tensors of this size exist at a time.
 """

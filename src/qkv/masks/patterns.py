@@ -203,8 +203,8 @@ class Documents(Pattern):
         return queries.index_select(-1, rows_Q1[:, 0])[..., :, None] == keys.index_select(-1, columns_K)[..., None, :]
 
     def bounds(self, grid: Grid) -> Bounds | None:
-        """Return the run of keys with the query's id, if each id forms one run; reads values: eagerly, on the CPU."""
-        # Dynamo can trace the first of these conditions only. Reading numbers of a GPU would wait for it.
+        """Return the run of keys with the query's id if each id forms one run; it reads ids: eager CPU calls only."""
+        # Dynamo can trace only the first of these conditions. Reading ids on a GPU would wait for the device.
         hidden = (
             sizes_vary()
             or not self.queries.is_cpu

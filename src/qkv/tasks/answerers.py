@@ -17,5 +17,7 @@ CLASSES = {
 """Where the class of a task's trained models is."""
 
 
-ANSWERERS: dict[str, Callable[[], Any]] = {task: imported_later(*place) for task, place in CLASSES.items()}
+ANSWERERS: dict[str, Callable[[], Any]] = {
+    task: imported_later(module, name) for task, (module, name) in CLASSES.items()
+}
 """Functions that import and return the class of a task's trained models; only published models fill masks."""

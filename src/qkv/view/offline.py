@@ -95,14 +95,14 @@ def page(scene: Scene, megabytes: float = MEGABYTES) -> Page:
     try:
         answers = {f"api/{path}": _answer(handler, path) for path in ("scene", "heads", *_pieces(scene))}
         content: dict[str, Any] = {"answers": deflated(json.dumps(answers).encode())}
-        room = round(1e6 * megabytes) - len(one_file("saved.js", content))
+        size_left = round(1e6 * megabytes) - len(one_file("saved.js", content))
         forms = [[*_forms(handler, number, torch.float32)] for number in range(len(scene.layers))]
-        rounded = sum(min(form.least for form in of_layer if form.level in (None, 0)) for of_layer in forms) > room
-        held = [] if rounded else _held(handler, forms, room)
+        rounded = sum(min(form.least for form in of_layer if form.level in (None, 0)) for of_layer in forms) > size_left
+        held = [] if rounded else _held(handler, forms, size_left)
         if rounded or not all(_is_best(*pair) for pair in zip(forms, held, strict=True)):
             rounded = True
             forms = [[*_forms(handler, number, torch.float16)] for number in range(len(scene.layers))]
-            held = _held(handler, forms, room)
+            held = _held(handler, forms, size_left)
     finally:
         handler.close()
     missing = _missing(held, rounded)
@@ -131,7 +131,7 @@ def _pieces(scene: Scene) -> Iterator[str]:
             yield f"tokens?sequence={number}&start={start}&stop={min(start + PIECE, len(tokens))}"
 
 
-def _held(handler: RequestHandler, forms: Sequence[Sequence[_Form]], room: int) -> list[_Held]:
+def _held(handler: RequestHandler, forms: Sequence[Sequence[_Form]], size_left: int) -> list[_Held]:
     """Choose a form for each layer: small forms first, which finer ones replace as long as all fit.
 
     The layer on which the page opens comes first.
@@ -144,7 +144,7 @@ def _held(handler: RequestHandler, forms: Sequence[Sequence[_Form]], room: int) 
     held: list[_Held] = [None] * len(forms)
     sizes = [0] * len(forms)
     for form in ordered:
-        left = room - sum(sizes) + sizes[form.layer]
+        left = size_left - sum(sizes) + sizes[form.layer]
         if _is_whole(held[form.layer]) or form.least > left:
             continue
         built = form.build()

@@ -91,7 +91,7 @@ class Tensors:
         return {"name": entry.name, "heads": [self.numbers(f"{name}.{h}", of) for h, of in enumerate(fields_of)]}
 
     def numbers(self, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Describe the fields of a score or normalizer: numbers, and tensors."""
+        """Return the fields of a score or normalizer as JSON: numbers as they are, tensors as references."""
         return {field: self._number(f"{name}.{field}", value) for field, value in values.items()}
 
     def _number(self, name: str, value: Any) -> Any:

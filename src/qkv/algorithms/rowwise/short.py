@@ -475,7 +475,7 @@ class _Bound:
 
 
 def _to_look_up(call: Call) -> Operands:
-    """Return the operands of scores whose order alone counts, without gradients."""
+    """Return detached operands, for scores of which only the order matters."""
     with torch.no_grad():
         operands = call.score.prepare(call.query, call.key)
         # Those of equal keys may differ in their last bits, and a tie must go to the first key.

@@ -72,7 +72,7 @@ def _four_dimensional(x: Tensor, leading: Shape) -> Tensor:
 
 
 def _score(problem: Problem, call: Call) -> Callable[..., Tensor] | None:
-    """Return what follows the dot product of a pair: a cap and a bias."""
+    """Return the function that caps the dot product of a pair and adds the bias; None if there is neither."""
     pointwise, bias, last = problem.pointwise, call.bias, problem.queries - 1
     if bias is None:
         return None if isinstance(pointwise, Linear) else lambda score, b, h, q, k: pointwise(score)

@@ -17,7 +17,7 @@ from qkv.values.execution import on_host
 INNER = 1 << 18
 """The most hidden features of a chunk: one MiB of float32, which stays in the cache."""
 INNER_RESIDENT = 1 << 26
-"""The same on a GPU, whose time is that of launches where chunks are small: 256 MiB of float32."""
+"""The same on a GPU, where small chunks would spend the time on launches: 256 MiB of float32."""
 
 FEW_QUERIES = 32
 """Below this many queries a median of the keys takes longer than subtracting every key from every query."""

@@ -26,7 +26,7 @@ from qkv.values.execution import on_host
 MAX_ELEMENTS = 1 << 24
 """The most elements of a tile if the function stores a query and a key for each pair: 64 MiB of float32."""
 MAX_RESIDENT = 1 << 28
-"""The same on a GPU, whose time is that of launches where tiles are small: 1 GiB of float32."""
+"""The same on a GPU, where small tiles would spend the time on launches: 1 GiB of float32."""
 ROWS = 64
 """How many rows a stripe has under tracing and transformations."""
 

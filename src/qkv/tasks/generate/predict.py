@@ -449,5 +449,5 @@ def _by_length(sources: Sequence[Sequence[int]]) -> list[list[int]]:
 
 
 def _check(**settings: object) -> None:
-    """Refuse settings out of the ranges of the command."""
+    """Raise if a setting is outside the range that `qkv generate` allows."""
     build(GenerateRequest, settings)

@@ -7,6 +7,8 @@ from typing import TypeVar
 from qkv.errors import OutOfMemoryError, QkvError, out_of_memory_text
 
 T = TypeVar("T")
+PAGE_MEGABYTES = 4.0
+"""Maximum size of a page of the viewer, in millions of bytes, if no other is given."""
 _RESERVE = 1 << 24
 """Bytes that a picture takes; where as many cannot be allocated, a failed picture needs no other reason."""
 _LESS = "Free some memory, or draw less."

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from importlib.resources import files
 
 import pytest
@@ -155,6 +156,22 @@ def test_inputs_and_weights_take_the_place_of_more_numbers():
     assert layer["query"]["input"] == layer["value"]["input"] == layer["inputs"]
     [short] = content(page(projected(tokens=6)).text)["layers"]
     assert isinstance(short["query"], list)
+
+
+def test_layers_share_the_inputs_that_they_have_in_common():
+    one = projected().layers[0]
+    layers = tuple(replace(one, name=str(number), inputs=replace(one.inputs)) for number in range(3))
+    data = content(page(Scene("shared", {"text": projected().sequences["text"]}, layers)).text)
+    assert len(data["inputs"]) == 1
+    assert [layer["value"]["input"] for layer in data["layers"]] == [{"tensor": "input.0"}] * 3
+
+
+def test_each_layer_has_a_picture_before_one_has_details():
+    given = speech(encoders=3, frames=600, width=256)
+    base = len(page(given, 0).text)
+    levels = content(page(given, (base + 1_000_000) / 1e6).text)["held"]["levels"]
+    assert None not in levels
+    assert any(levels)
 
 
 def test_inputs_do_not_stand_for_queries_that_were_rotated():

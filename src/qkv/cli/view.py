@@ -8,6 +8,7 @@ import typer
 from qkv.cli import flags as f
 from qkv.cli.failure import guarded
 from qkv.cli.paths import expect_output_file
+from qkv.pictures import PAGE_MEGABYTES
 
 
 @guarded
@@ -37,7 +38,7 @@ def view(
     title: Annotated[str, typer.Option(help="Title of a picture.")] = "",
     size: Annotated[
         float, typer.Option(help="Maximum size of a page, in MB: a larger one lacks less of a long text.", min=1)
-    ] = 4,
+    ] = PAGE_MEGABYTES,
     heads: Annotated[
         bool, typer.Option("--heads", help="Only print where the weights of each head lie, as a table.")
     ] = False,

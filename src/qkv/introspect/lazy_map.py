@@ -76,14 +76,14 @@ class AttentionMap:
     def __init__(
         self,
         described: DescribedCall,
-        state: Tensor,
+        state: Tensor | Callable[[], Tensor],
         inputs: tuple[Tensor, Tensor, Arguments],
         from_caller: bool = False,
     ) -> None:
         self._described_call, self._inputs, self._unchanged = described.call, inputs, Unchanged(described.call)
         self._state_from_caller = from_caller
         self._kind = described.problem.normalizer
-        self._state = state
+        self._state_or_pass = state
         self._inner = described.problem.leading
         self.shape: Shape = (*described.leading, described.problem.queries, described.problem.keys)
 
@@ -247,7 +247,7 @@ class AttentionMap:
                 raise MapIndexError("index", expected, str(index), _EXAMPLE) from error
         indices = self._indices(several)
         rows, columns = (_as_slice(part, size) for part, size in zip(indices[-2:], self.shape[-2:], strict=True))
-        weights = tile(self._call, self._kind, self._state, rows, columns, self._state_from_caller)
+        weights = tile(self._call, self._kind, lambda: self._state, rows, columns, self._state_from_caller)
         weights = weights.expand(*self._inner, *weights.shape[-2:]).reshape(*self.shape[:-2], *weights.shape[-2:])
         return weights[(*indices[:-2], *(0 if isinstance(part, int) else slice(None) for part in indices[-2:]))]
 
@@ -430,6 +430,13 @@ class AttentionMap:
         return sum_error(self._source, total, sampled.to(total.device))
 
     @property
+    def _state(self) -> Tensor:
+        if not isinstance(self._state_or_pass, Tensor):
+            self._unchanged.check()
+            self._state_or_pass = self._state_or_pass()
+        return self._state_or_pass
+
+    @property
     def _call(self) -> Call:
         self._unchanged.check()
         return self._described_call
@@ -538,12 +545,16 @@ def attention_map(
     return map_of(*copied(query, key, arguments), None if state is None else state.map(torch.clone))
 
 
-def map_of(query: Tensor, key: Tensor, arguments: Arguments, state: RowState | None = None) -> AttentionMap:
+def map_of(
+    query: Tensor, key: Tensor, arguments: Arguments, state: RowState | None = None, *, lazily: bool = False
+) -> AttentionMap:
     """Return the map of tensors that do not change while it is in use, without copies of them.
 
     Args:
         query, key, state: as for `attention_map`.
         arguments: its other arguments.
+        lazily: whether to compute the row state when it is first needed, which for whole rows is never; gradients do
+            not reach it then.
 
     Raises:
         QkvError: as for `attention_map`.
@@ -563,9 +574,14 @@ def map_of(query: Tensor, key: Tensor, arguments: Arguments, state: RowState | N
         return AttentionMap(described, zeros, (query, key, arguments))
     state = _in_log_space(state, described)
     if state is None or hard:
-        result = plan_for(described.problem).run(described.call)
-        assert result.state is not None
-        return AttentionMap(described, winners(result.output) if hard else result.state, (query, key, arguments))
+        plan = plan_for(described.problem)
+
+        def state_of() -> Tensor:
+            result = plan.run(described.call)
+            assert result.state is not None
+            return winners(result.output) if hard else result.state
+
+        return AttentionMap(described, torch.no_grad()(state_of) if lazily else state_of(), (query, key, arguments))
     rows = (*described.leading, described.problem.queries)
     if state.kind != described.problem.normalizer or tuple(state.value.shape) != rows:
         got = f"{state.kind} {show(tuple(state.value.shape))}"

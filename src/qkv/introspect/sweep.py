@@ -163,7 +163,7 @@ def sweep(call: Call, kind: str, state: Tensor, shape: Shape, provided: bool, ta
         tallies: the statistics to accumulate.
     """
     for rows, columns in _tiles(shape):
-        w = tile(call, kind, state, rows, columns, provided)
+        w = tile(call, kind, lambda: state, rows, columns, provided)
         w = w.expand(*shape[:-2], *w.shape[-2:])
         for tally in tallies:
             tally.add(w, rows, columns)

@@ -25,7 +25,9 @@ SHORT = 256
 """The most keys of a row of which a part takes no longer than all of it."""
 
 
-def tile(call: Call, kind: str, state: Tensor, rows: slice, columns: slice, provided: bool = False) -> Tensor:
+def tile(
+    call: Call, kind: str, state: Callable[[], Tensor], rows: slice, columns: slice, provided: bool = False
+) -> Tensor:
     """Compute the weights of some queries on some keys, exactly.
 
     Rows that are short, or requested whole, are normalized as they are, without the row state. A part of a longer row
@@ -35,7 +37,7 @@ def tile(call: Call, kind: str, state: Tensor, rows: slice, columns: slice, prov
     Args:
         call: the tensors of the problem.
         kind: the normalizer.
-        state: row state of all rows, (..., Q); for `hard` the winning key of each row.
+        state: returns the row state of all rows, (..., Q), if needed; for `hard` the winning key of each row.
         rows, columns: the part to compute.
         provided: whether the state comes from the caller, so that whole rows follow from it, and can be checked.
 
@@ -47,7 +49,10 @@ def tile(call: Call, kind: str, state: Tensor, rows: slice, columns: slice, prov
     normalized_here = not provided and kind != "hard" and (keys <= SHORT or columns == slice(0, keys))
     by_rows = normalized_here or _by_rows(call, kind)
     stripes = _stripes(call, by_rows, rows, columns)
-    return torch.cat([_piece(call, kind, state, stripe, columns, by_rows) for stripe in stripes], -2)
+    if by_rows:
+        dtype = weight_type(call)
+        return torch.cat([complete_rows(call, stripe)[..., columns].to(dtype) for stripe in stripes], -2)
+    return torch.cat([_piece(call, kind, state(), stripe, columns) for stripe in stripes], -2)
 
 
 def _bounds(part: slice, size: int) -> slice:
@@ -65,10 +70,8 @@ def _stripes(call: Call, by_rows: bool, rows: slice, columns: slice) -> list[sli
     return [slice(at, min(at + height, stop)) for at in range(start, max(stop, start + 1), height)]
 
 
-def _piece(call: Call, kind: str, state: Tensor, rows: slice, columns: slice, by_rows: bool) -> Tensor:
+def _piece(call: Call, kind: str, state: Tensor, rows: slice, columns: slice) -> Tensor:
     dtype = weight_type(call)
-    if by_rows:
-        return complete_rows(call, rows)[..., columns].to(dtype)
     visible = call.visibility.tile(rows, columns)
     if visible is not None and visible.numel() and on_host(visible.device) and bool(visible.all()):
         visible = None  # filling masked entries takes longer than the weights

@@ -1,10 +1,10 @@
 """A scene as one self-contained page, which computes its answers from what it holds of each layer."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -13,25 +13,23 @@ from torch.nn import functional as F
 from qkv.biases import Bias
 from qkv.functional import attention
 from qkv.normalizers.catalog import NORMALIZERS
+from qkv.pictures import PAGE_MEGABYTES
 from qkv.scores.catalog import SCORES
 from qkv.scores.free import as_score
 from qkv.scores.products import ScaledDot
 from qkv.view.answers.answer import JsonValue
 from qkv.view.answers.head import Head, default_normalizer, head_of, norms
 from qkv.view.answers.listing import LISTED, PIECE
-from qkv.view.answers.pooling import SIDE, levels
-from qkv.view.answers.pyramid import STORED, TileIndex
+from qkv.view.answers.pooling import levels
+from qkv.view.answers.pyramid import Pyramid
 from qkv.view.answers.requests import RequestHandler
+from qkv.view.answers.weights import HeadWeights
 from qkv.view.bundle import one_file
 from qkv.view.scene import Layer, Scene
 from qkv.view.tensors import Tensors, deflated
 
-MEGABYTES = 4.0
-"""Maximum size of a page, in millions of bytes."""
-_SHRINKS = 0.85
-"""To what vectors can be compressed at best."""
-_TABLES_SHRINK = 0.2
-"""To what tables of weights can be compressed at best; more may be possible, but to try takes time."""
+_SAMPLE = 16
+"""Rows by which it is estimated how well numbers can be compressed."""
 
 
 class Page(NamedTuple):
@@ -46,32 +44,57 @@ class Page(NamedTuple):
     missing: str
 
 
-class _Form(NamedTuple):
+_Held = dict[str, Any] | None
+"""Tensors and what is said of them, as `recorded.js` reads them; None if there are none."""
+
+
+@final
+@dataclass(eq=False)
+class _Part:
+    """A part of a page.
+
+    Attributes:
+        size: bytes, estimated until the part is built.
+        build: returns the part; None if there is no such part.
+        built: the part.
+    """
+
+    size: float
+    build: Callable[[], _Held]
+    built: _Held = None
+
+    def make(self) -> bool:
+        """Build the part if it is not; return whether there is one."""
+        if self.built is None:
+            self.built = self.build()
+            self.size = len(json.dumps(self.built)) + 1
+        return self.built is not None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Form:
     """A form in which a page can hold a layer.
 
     Attributes:
         layer: its number.
         level: of a table of weights; None for what all answers are computed from.
-        size: bytes before they are compressed.
-        build: returns the layer as `recorded.js` reads it; None if it has no such form.
+        part: the layer in this form.
+        inputs: inputs of its projections, which other layers may share.
     """
 
     layer: int
     level: int | None
-    size: int
-    build: Callable[[], dict[str, Any] | None]
+    part: _Part
+    inputs: tuple[_Part, ...] = ()
 
     @property
-    def least(self) -> float:
-        """Bytes if they can be compressed well."""
-        return self.size * (_SHRINKS if self.level is None else _TABLES_SHRINK)
+    def size(self) -> float:
+        """Bytes, if no other layer shares the inputs."""
+        return self.part.size + sum(part.size for part in self.inputs)
 
 
-_Held = dict[str, Any] | None
-"""A layer as `recorded.js` reads it; None if nothing of it is held."""
-
-
-def page(scene: Scene, megabytes: float = MEGABYTES) -> Page:
+def page(scene: Scene, megabytes: float = PAGE_MEGABYTES) -> Page:
     """Build a page that shows a scene without a server.
 
     Of each layer it holds the smallest of what all answers can be computed from: queries, keys and values, or the
@@ -91,30 +114,27 @@ def page(scene: Scene, megabytes: float = MEGABYTES) -> Page:
         >>> made.text.count("</script>"), made.missing
         (2, '')
     """
-    handler = RequestHandler(replace(scene, layers=tuple(map(_with_state, scene.layers))))
+    handler = RequestHandler(scene)
     try:
         answers = {f"api/{path}": _answer(handler, path) for path in ("scene", "heads", *_pieces(scene))}
         content: dict[str, Any] = {"answers": deflated(json.dumps(answers).encode())}
         size_left = round(1e6 * megabytes) - len(one_file("saved.js", content))
-        forms = [[*_forms(handler, number, torch.float32)] for number in range(len(scene.layers))]
-        rounded = sum(min(form.least for form in of_layer if form.level in (None, 0)) for of_layer in forms) > size_left
-        held = [] if rounded else _held(handler, forms, size_left)
-        if rounded or not all(_is_best(*pair) for pair in zip(forms, held, strict=True)):
-            rounded = True
-            forms = [[*_forms(handler, number, torch.float16)] for number in range(len(scene.layers))]
-            held = _held(handler, forms, size_left)
+        forms = _forms(scene.layers, torch.float32)
+        chosen = _chosen(forms, handler.opening[0], size_left)
+        if rounded := not _holds_all(scene, chosen):
+            forms = _forms(scene.layers, torch.float16)
+        held = _held(forms, handler.opening[0], size_left)
+        if not rounded and not _holds_all(scene, held):
+            rounded, forms = True, _forms(scene.layers, torch.float16)
+            held = _held(forms, handler.opening[0], size_left)
     finally:
         handler.close()
-    missing = _missing(held, rounded)
-    levels_of = [None if layer is None else layer["level"] for layer in held]
-    content |= {"layers": held, "held": {"levels": levels_of, "missing": missing}}
+    layers = [held[number].part.built if number in held else None for number in range(len(scene.layers))]
+    missing = _missing(layers, rounded)
+    levels_of = [None if layer is None else layer["level"] for layer in layers]
+    inputs = [part.built for part in dict.fromkeys(part for form in held.values() for part in form.inputs)]
+    content |= {"inputs": inputs, "layers": layers, "held": {"levels": levels_of, "missing": missing}}
     return Page(one_file("saved.js", content), missing)
-
-
-def _with_state(layer: Layer) -> Layer:
-    """Return a layer whose row state is computed once, for all that is measured and drawn."""
-    small = layer.shape[1] * layer.shape[2] <= STORED and min(layer.shape) > 0
-    return replace(layer, state=layer.map().state) if layer.state is None and small else layer
 
 
 def _answer(handler: RequestHandler, path: str) -> Any:
@@ -131,66 +151,101 @@ def _pieces(scene: Scene) -> Iterator[str]:
             yield f"tokens?sequence={number}&start={start}&stop={min(start + PIECE, len(tokens))}"
 
 
-def _held(handler: RequestHandler, forms: Sequence[Sequence[_Form]], size_left: int) -> list[_Held]:
-    """Choose a form for each layer: small forms first, which finer ones replace as long as all fit.
+def _held(forms: list[_Form], first: int, size_left: int) -> dict[int, _Form]:
+    """Choose a form for each layer and build it; choose again while true sizes differ from those estimated."""
+    while True:
+        chosen = _chosen(forms, first, size_left)
+        parts = [part for form in chosen.values() for part in (*form.inputs, form.part)]
+        if all(part.built is not None for part in parts):
+            return chosen
+        for form in chosen.values():
+            if not all(part.make() for part in (form.part, *form.inputs)):
+                forms.remove(form)
+
+
+def _chosen(forms: Sequence[_Form], first: int, size_left: int) -> dict[int, _Form]:
+    """Choose a form for each layer: the smallest of all layers, which finer ones replace as long as all fit.
 
     The layer on which the page opens comes first.
     """
-    first = handler.opening[0]
-    ordered = sorted(
-        (form for of_layer in forms for form in of_layer),
-        key=lambda form: (form.layer != first or form.level is None, form.size),
-    )
-    held: list[_Held] = [None] * len(forms)
-    sizes = [0] * len(forms)
-    for form in ordered:
-        left = size_left - sum(sizes) + sizes[form.layer]
-        if _is_whole(held[form.layer]) or form.least > left:
-            continue
-        built = form.build()
-        if built is not None and len(text := json.dumps(built)) <= left:
-            held[form.layer], sizes[form.layer] = built, len(text)
-    return held
+    chosen: dict[int, _Form] = {}
+    smallest = {form.layer: form for form in sorted(forms, key=lambda form: -form.size)}
+
+    def order(form: _Form) -> tuple[bool, bool, float]:
+        return smallest[form.layer] is not form, form.layer != first or form.level is None, form.size
+
+    for form in sorted(forms, key=order):
+        others = chosen | {form.layer: form}
+        inputs = dict.fromkeys(part for other in others.values() for part in other.inputs)
+        size = sum(part.size for part in (*inputs, *(other.part for other in others.values())))
+        if size <= size_left and not (form.layer in chosen and chosen[form.layer].level is None):
+            chosen = others
+    return chosen
 
 
-def _is_whole(layer: _Held) -> bool:
-    return layer is not None and "tables" not in layer
+def _holds_all(scene: Scene, chosen: Mapping[int, _Form]) -> bool:
+    """Return whether each layer is chosen in its finest form."""
+    return len(chosen) == len(scene.layers) and not any(form.level for form in chosen.values())
 
 
-def _is_best(forms: Sequence[_Form], layer: _Held) -> bool:
-    """Return whether a layer is held in its finest form."""
-    computable = any(form.level is None for form in forms)
-    return _is_whole(layer) if computable else layer is not None and layer["level"] == 0
+def _forms(layers: Sequence[Layer], dtype: torch.dtype) -> list[_Form]:
+    """List the forms of all layers."""
+    inputs: list[tuple[Tensor, _Part]] = []  # of projections; layers share them
+    return [form for number, layer in enumerate(layers) for form in _forms_of(layer, number, inputs, dtype)]
 
 
-def _forms(handler: RequestHandler, number: int, dtype: torch.dtype) -> Iterator[_Form]:
-    """List the forms of a layer."""
-    layer = handler.scene.layers[number]
+def _forms_of(layer: Layer, number: int, inputs: list[tuple[Tensor, _Part]], dtype: torch.dtype) -> Iterator[_Form]:
+    """List the forms of a layer; tables only if they are smaller than what all answers are computed from."""
     heads, queries, keys = layer.shape
     most = float("inf")
     if _formulas(Tensors(dtype), layer) is not None:
-        results = heads * keys + (0 if layer.output is None else queries * layer.output[0].shape[0])
+        results = 4 * heads * keys + (0 if layer.output is None else dtype.itemsize * queries * len(layer.output[0]))
         for sources in filter(None, (_vectors(layer), _projections(layer))):
-            size = _in_base64(dtype.itemsize * (results + _numbers(sources.values())))
-            most = min(most, size)
-            yield _Form(number, None, size, partial(_computed, layer, sources, dtype))
+            places = {name: _place(x, inputs, dtype) for name, x in sources.items() if name.endswith("_input")}
+            own = [x for name, x in sources.items() if name not in places]
+            build = partial(_computed, layer, sources, places, f"{number}.", dtype)
+            part = _Part(4 / 3 * results + sum(x.numel() * _bytes_each(x, dtype) for x in own), build)
+            form = _Form(number, None, part, tuple(inputs[place][1] for place in sorted({*places.values()})))
+            most = min(most, form.size)
+            yield form
+    each = _bytes_each(_some_rows(layer), dtype)
     for level in range(levels(queries, keys)):
-        size = _in_base64(dtype.itemsize * heads * -(-queries >> level) * -(-keys >> level))
+        size = each * heads * -(-queries >> level) * -(-keys >> level)
         if size < most:
-            yield _Form(number, level, size, partial(_tables, handler, number, level, dtype))
+            yield _Form(number, level, _Part(size, partial(_tables, layer, number, level, dtype)))
 
 
-def _in_base64(size: int) -> int:
-    return -(-size // 3) * 4
+def _place(x: Tensor, inputs: list[tuple[Tensor, _Part]], dtype: torch.dtype) -> int:
+    """Return the place of a tensor among the inputs, where it is put if it is new."""
+    for place, (other, _) in enumerate(inputs):
+        if x is other or (x.shape == other.shape and torch.equal(x, other)):
+            return place
+    inputs.append((x, _Part(x.numel() * _bytes_each(x, dtype), partial(_input, len(inputs), x, dtype))))
+    return len(inputs) - 1
 
 
-def _numbers(tensors: Iterable[Tensor]) -> int:
-    """Count the numbers of different tensors."""
-    different: list[Tensor] = []
-    for x in tensors:
-        if not any(x.shape == other.shape and torch.equal(x, other) for other in different):
-            different.append(x)
-    return sum(x.numel() for x in different)
+def _input(place: int, x: Tensor, dtype: torch.dtype) -> _Held:
+    tensors = Tensors(dtype)
+    tensors.add(f"input.{place}", x)
+    return {"tensors": tensors.listed, "bytes": tensors.packed()}
+
+
+def _some_rows(layer: Layer) -> Tensor:
+    """Return some rows of the weights of a head, by which it is estimated how well all can be compressed."""
+    heads, queries, keys = layer.shape
+    if min(layer.shape) == 0:
+        return torch.zeros(0, keys, device="cpu")
+    count = min(_SAMPLE, queries, max(1, (1 << 20) // keys))
+    rows = torch.linspace(0, queries - 1, count, device="cpu").round().long()
+    return HeadWeights(head_of(layer, heads // 2)).rows(rows)(slice(None))
+
+
+def _bytes_each(like: Tensor, dtype: torch.dtype) -> float:
+    """Return about how many bytes a number takes in a page, by a sample."""
+    sample = like.detach().reshape(-1, like.shape[-1] if like.ndim else 1)[:_SAMPLE]
+    tensors = Tensors(dtype)
+    tensors.add("", sample)
+    return len(tensors.packed()) / max(1, sample.numel())
 
 
 def _vectors(layer: Layer) -> dict[str, Tensor]:
@@ -205,9 +260,19 @@ def _projections(layer: Layer) -> dict[str, Tensor]:
     return sources if all(f"{side}_weight" in sources for side in ("query", "key", "value")) else {}
 
 
-def _computed(layer: Layer, sources: dict[str, Tensor], dtype: torch.dtype) -> _Held:
-    """Describe a layer by what its answers are computed from; None if its projections were changed afterwards."""
-    tensors = Tensors(dtype)
+def _computed(
+    layer: Layer, sources: Mapping[str, Tensor], places: Mapping[str, int], prefix: str, dtype: torch.dtype
+) -> _Held:
+    """Describe a layer by what its answers are computed from; None if its projections were changed afterwards.
+
+    Args:
+        layer: the layer.
+        sources: what it is computed from, by name.
+        places: those of the inputs among them.
+        prefix: the beginning of the names of its tensors in the page.
+        dtype: how numbers are stored.
+    """
+    tensors = Tensors(dtype, prefix)
     described = {
         "kind": layer.kind,
         "heads": layer.heads,
@@ -229,10 +294,11 @@ def _computed(layer: Layer, sources: dict[str, Tensor], dtype: torch.dtype) -> _
         x, weight, bias = (sources.get(f"{side}_{name}") for name in ("input", "weight", "bias"))
         if x is None or weight is None or not _gives(vectors, x, weight, bias):
             return None
-        parts = {"input": x, "weight": weight} | ({} if bias is None else {"bias": bias})
+        parts = {"weight": weight} | ({} if bias is None else {"bias": bias})
         described[side] = {name: tensors.add(f"{side}.{name}", part) for name, part in parts.items()}
+        described[side]["input"] = {"tensor": f"input.{places[f'{side}_input']}"}
     if "query_input" in sources:
-        described["inputs"] = tensors.add("inputs", sources["query_input"])
+        described["inputs"] = {"tensor": f"input.{places['query_input']}"}
     described["norms"] = [tensors.add(f"norms.{head}", norms(layer, head).float()) for head in range(layer.heads)]
     if layer.output is not None:
         weight, bias = layer.output
@@ -283,20 +349,15 @@ def _bias(head: Head) -> Tensor:
     return bias.detach().expand(head.shape)
 
 
-def _tables(handler: RequestHandler, number: int, level: int, dtype: torch.dtype) -> _Held:
+def _tables(layer: Layer, number: int, level: int, dtype: torch.dtype) -> _Held:
     """Describe a layer by its weights at a level."""
-    layer, tensors, exact = handler.scene.layers[number], Tensors(dtype), True
+    tensors, exact = Tensors(dtype, f"{number}."), True
     heads, queries, keys = layer.shape
     tables = []
     for head in range(heads):
-        pyramid = handler.maps.pyramid(number, head, "weight")
-        high, wide = pyramid.size(level)
-        rows = []
-        for row in range(-(-high // SIDE)):
-            tiles = [pyramid.tile(TileIndex(level, row, column), "mean") for column in range(-(-wide // SIDE))]
-            rows.append(torch.cat([tile for tile, _ in tiles], 1))
-            exact &= all(of_tile for _, of_tile in tiles)
-        tables.append(tensors.add(f"table.{head}", torch.cat(rows)))
+        table, of_table = Pyramid(HeadWeights(head_of(layer, head))).table(level)
+        tables.append(tensors.add(f"table.{head}", table))
+        exact &= of_table
     described = {"kind": layer.kind, "heads": heads, "groups": heads, "shape": [queries, keys], "tables": tables}
     described["norms"] = [tensors.add(f"norms.{head}", norms(layer, head).float()) for head in range(heads)]
     return described | {"level": level, "exact": exact, "tensors": tensors.listed, "bytes": tensors.packed()}
@@ -307,7 +368,7 @@ def _missing(held: Sequence[_Held], rounded: bool) -> str:
     counts = {
         "maps": sum(layer is None for layer in held),
         "details of maps": sum(layer is not None and layer["level"] > 0 for layer in held),
-        "steps": sum(not _is_whole(layer) for layer in held),
+        "steps": sum(layer is None or "tables" in layer for layer in held),
     }
     parts = [f"the {what} of {count:,} of {len(held):,} layers" for what, count in counts.items() if count]
     lacks = f"This saved page lacks {', '.join(parts)}. The running viewer, qkv view, has all; a larger page has more."

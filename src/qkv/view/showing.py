@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from qkv.checkpoint.disk import save_file
 from qkv.errors import UnsupportedError, expect_enough_memory
 from qkv.notebooks import in_notebook
+from qkv.pictures import PAGE_MEGABYTES
 from qkv.view.bundle import framed
 from qkv.view.export import save
 from qkv.view.not_finite import first_not_finite
-from qkv.view.offline import MEGABYTES, page
+from qkv.view.offline import page
 from qkv.view.paper import map_of
 from qkv.view.scene import Scene
 
@@ -71,7 +72,7 @@ def show(scene: Scene, port: int, browser: bool) -> "Serving":
     return serving
 
 
-def write_page(scene: Scene, path: Path, size: float = MEGABYTES) -> str:
+def write_page(scene: Scene, path: Path, size: float = PAGE_MEGABYTES) -> str:
     """Save a scene as one page that needs no server, see `page`.
 
     Args:

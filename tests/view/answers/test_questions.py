@@ -12,34 +12,8 @@ from qkv.view.answers.requests import RequestHandler
 from qkv.view.scene import Layer, Scene
 
 
-def test_a_row_lists_the_largest_weights_first_and_what_is_left(made):
-    handler, weights, _ = made({})
-    found = handler.ask("row", "layer=0&head=1&query=2&top=3").content
-    values, keys = weights[1, 2].topk(3)
-    assert found["keys"] == keys.tolist()
-    assert found["weights"] == pytest.approx(values.tolist(), rel=1e-5)
-    assert found["rest"] == pytest.approx(1 - float(values.sum()), abs=1e-6)
-    assert found["entropy"] == pytest.approx(float(torch.special.entr(weights[1, 2]).sum()), rel=1e-5)
-    layer = handler.scene.layers[0]
-    lengths = (layer.value[1] @ layer.output[0][:, 3:6].mT).norm(dim=-1)
-    assert found["contributions"] == pytest.approx((values * lengths[keys]).tolist(), rel=1e-5)
-
-
-def test_a_column_lists_the_queries_that_look_at_a_key(made):
-    handler, weights, _ = made({"mask": qkv.masks.causal()})
-    found = handler.ask("column", "layer=0&head=0&key=3&top=9").content
-    values, queries = weights[0, :, 3].topk(6)
-    assert found["queries"][:3] == queries[:3].tolist()
-    assert found["weights"] == pytest.approx(values.tolist(), rel=1e-5, abs=1e-7)
-    assert found["rest"] == pytest.approx(0, abs=1e-6)
-
-
 def test_weights_that_may_be_negative_have_no_entropy(made):
-    handler, weights, _ = made({"normalizer": Identity()})
-    found = handler.ask("row", "layer=0&head=0&query=0&top=2").content
-    order = weights[0, 0].abs().topk(2).indices
-    assert found["entropy"] is None
-    assert found["keys"] == order.tolist()
+    handler, _, _ = made({"normalizer": Identity()})
     with pytest.raises(ConfigError, match=r"what: expected a statistic defined for negative weights; got entropy"):
         handler.ask("track", "layer=0&head=0&what=entropy&level=0")
 
@@ -75,10 +49,10 @@ def test_a_cell_of_the_mean_names_the_weight_of_each_head(made):
     assert found["weight"] == pytest.approx(float(weights[:, 2, 3].mean()), rel=1e-5)
 
 
-@pytest.mark.parametrize("question", ["steps", "row", "mechanisms"])
+@pytest.mark.parametrize("question", ["steps", "mechanisms"])
 def test_what_only_a_head_has_is_refused_for_the_mean(question, made):
     handler, _, _ = made({})
-    rest = {"steps": "&query=0", "row": "&query=0&top=2", "mechanisms": ""}[question]
+    rest = {"steps": "&query=0", "mechanisms": ""}[question]
     with pytest.raises(ConfigError, match="head: expected an integer"):
         handler.ask(question, f"layer=0&head=mean{rest}")
 

@@ -66,8 +66,6 @@ def question(draw: random.Random) -> tuple[str, str, bytes | None]:
         "tile": one | tile | map_,
         "progress": one | map_,
         "track": one | {"what": draw.choice(("entropy", "received", "peak")), "level": level},
-        "row": one | {"query": query, "top": 64},
-        "column": one | {"key": key, "top": 64},
         "steps": one | {"query": query},
         "cell": one | {"query": query, "key": key},
         "graph": {"layers": ",".join(map(str, range(LAYERS))), "query": query, "top": 4, "frontier": 12},

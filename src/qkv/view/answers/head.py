@@ -103,7 +103,7 @@ class Head:
 
         Args:
             rows: positions of the queries to select, in any order; None for all.
-            state: row state of these rows; None to use the layer's, or to compute it in one pass over these rows.
+            state: row state of these rows; None to use the layer's, or to compute it when it is needed.
         """
         query = self.query if rows is None else self.query[rows]
         row_state = None if state is None else RowState(self.in_log_space().kind, state)  # type: ignore[arg-type]
@@ -111,7 +111,7 @@ class Head:
             row_state = self.state if rows is None else self.state.map(lambda x: x[rows])
         # A scene checks its tensors, and many maps are made of one.
         options = Arguments(**self.options(rows), dropout=0.0, generator=None, enable_gqa=False)
-        return map_of(query, self.key, options, row_state)
+        return map_of(query, self.key, options, row_state, lazily=True)
 
     def in_log_space(self) -> "Head":
         """Return the head as attention computes it: a Gaussian under its sum is a softmax of squared distances."""

@@ -102,13 +102,24 @@ class Pyramid:
         high, wide = self.size(level)
         rows = range(row * SIDE, min((row + 1) * SIDE, high))
         columns = range(column * SIDE, min((column + 1) * SIDE, wide))
+        return self._part(level, rows, columns, pooling)
+
+    def table(self, level: int) -> tuple[Tensor, bool]:
+        """Return the means of a whole level, and whether they are exact; a small matrix needs no other level."""
+        rows, columns = map(range, self.size(level))
+        if self.small and not self.exact:
+            return self._computed(level, rows, columns, "mean"), True
+        return self._part(level, rows, columns, "mean")
+
+    def _part(self, level: int, rows: range, columns: range, pooling: Pooling) -> tuple[Tensor, bool]:
         if level < self.base:
             return self._computed(level, rows, columns, pooling), True
         ready = self._ready(level, rows)
         ready_part = self._read(level, rows[:ready], columns, pooling)
         if ready == len(rows):
             return ready_part, True
-        sample = self._samples.get((position, pooling), lambda: self._sampled(level, rows, columns, pooling))
+        name = (level, rows, columns, pooling)
+        sample = self._samples.get(name, lambda: self._sampled(level, rows, columns, pooling))
         return torch.cat([ready_part, sample[ready:]]), False
 
     def track(self, statistic: Statistic) -> tuple[Tensor, bool]:

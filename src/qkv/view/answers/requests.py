@@ -21,7 +21,6 @@ from qkv.view.answers.pyramid import Pooling, Statistic, TileIndex
 from qkv.view.answers.rerun import rerun, unchanged
 from qkv.view.answers.rows import SceneRows
 from qkv.view.answers.steps import Cells, steps
-from qkv.view.answers.weights import MOST, largest_of_column, largest_of_row
 from qkv.view.answers.whatif import whatif
 from qkv.view.scene import ModelAnswer, Scene
 
@@ -126,8 +125,6 @@ class RequestHandler:
             "cancel": RequestKind("POST", ("layer", "head"), self._cancel),
             "resume": RequestKind("POST", ("layer", "head"), self._resume),
             "track": RequestKind("GET", ("layer", "head", "what", "level"), self._track),
-            "row": RequestKind("GET", ("layer", "head", "query", "top"), self._row),
-            "column": RequestKind("GET", ("layer", "head", "key", "top"), self._column),
             "steps": RequestKind("GET", ("layer", "head", "query"), self._steps),
             "cell": RequestKind("GET", ("layer", "head", "query", "key"), self._cell),
             "graph": RequestKind("GET", ("layers", "query", "top", "frontier"), self._graph),
@@ -201,17 +198,6 @@ class RequestHandler:
     def _track(self, request: RequestParameters) -> Answer:
         statistic = cast("Statistic", request.choice("what", ("entropy", "received", "peak")))
         return self.maps.track(*self._map(request), statistic, request.number("level", _LEVELS))
-
-    def _row(self, request: RequestParameters) -> Answer:
-        layer, head = self._head(request)
-        query = request.number("query", self.scene.layers[layer].shape[1])
-        return JsonValue(largest_of_row(self.scene, layer, head, query, request.number("top", MOST + 1, 1)))
-
-    def _column(self, request: RequestParameters) -> Answer:
-        layer, head = self._head(request)
-        key = request.number("key", self.scene.layers[layer].shape[2])
-        weights = self.maps.pyramid(layer, head, "weight").weights
-        return JsonValue(largest_of_column(self.scene, layer, head, key, request.number("top", MOST + 1, 1), weights))
 
     def _steps(self, request: RequestParameters) -> Answer:
         layer, head = self._head(request)

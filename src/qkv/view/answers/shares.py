@@ -99,24 +99,18 @@ def shares_of(scene: Scene, layer: int, head: int, rows: Tensor | None = None) -
     separators = _separators(tokens[1])
     radius = min(8, max(1, keys // 16))
     columns = torch.arange(keys, dtype=torch.float64, device="cpu")
+    sums = torch.stack([columns == 0, separators, torch.ones_like(columns), columns, columns.square()], 1)
     found: dict[str, list[Tensor]] = {}
     for at, weights, visible in _stripes(values, rows):
-        position = at.double()[:, None]
-        away = (columns - position).abs()
-        parts = {
-            "first": weights[:, 0],
-            "separator": weights @ separators,
-            "same": (weights * (kinds[0][at][:, None] == kinds[1]) * (away > 0 if is_self else 1)).sum(-1),
-            "total": weights.sum(-1),
-            "query": at.double(),
-            "key": weights @ columns,
-            "key squared": weights @ columns.square(),
-        }
+        of_rows = (weights @ sums).unbind(1)
+        parts = dict(zip(("first", "separator", "total", "key", "key squared"), of_rows, strict=True))
+        parts |= {"query": at.double(), "same": weights.where(kinds[0][at][:, None] == kinds[1], 0).sum(-1)}
         if is_self:
-            shifted = {"diagonal": columns == position, "next": columns == position + 1, "local": away <= radius}
-            parts |= {name: (weights * where).sum(-1) for name, where in shifted.items()}
-            parts["previous"] = (weights * (columns == position - 1)).sum(-1)[at > 0]
-            parts["distance"] = (weights * away).sum(-1)
+            near = {step: _beside(weights, at, step) for step in range(-radius, radius + 1)}
+            parts |= {"diagonal": near[0], "next": near[1], "previous": near[-1][at > 0]}
+            parts["local"] = torch.stack([*near.values()]).sum(0)
+            parts["same"] = parts["same"] - parts["diagonal"]
+            parts["distance"] = (weights * (columns - at[:, None]).abs_()).sum(-1)
         if values.non_negative:
             entropy = -torch.special.xlogy(weights, weights).sum(-1)
             parts["entropy"] = entropy
@@ -129,6 +123,13 @@ def shares_of(scene: Scene, layer: int, head: int, rows: Tensor | None = None) -
         means["diagonal"] = _correlation(joined)
     numbers = [means.get(name) if joined else 0.0 for name in HeadShares._fields[2:]]
     return HeadShares(recorded.name, head, *numbers)
+
+
+def _beside(weights: Tensor, at: Tensor, step: int) -> Tensor:
+    """Return the weight of each query (n, K) on the key that is some steps after it; 0 where there is none."""
+    keys = at + step
+    inside = (keys >= 0) & (keys < weights.shape[1])
+    return weights.gather(1, keys.clamp(0, weights.shape[1] - 1)[:, None])[:, 0].where(inside, 0)
 
 
 def _stripes(head: Head, rows: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

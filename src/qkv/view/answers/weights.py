@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -11,14 +11,10 @@ from qkv.functional import attention_with_state
 from qkv.introspect.lazy_map import AttentionMap
 from qkv.masks.base import Bounds
 from qkv.normalizers.dense import Softmax
-from qkv.view.answers.answer import as_numbers
-from qkv.view.answers.head import Head, head_of, norms
-from qkv.view.scene import Scene
+from qkv.view.answers.head import Head
 
 SMALL = 1 << 22
-"""Maps of at most this many numbers have their row states computed at once."""
-MOST = 4_096
-"""Maximum number of listed entries."""
+"""Maps of at most this many numbers have the row states of all rows computed together."""
 _MASKED = 1 << 22
 """The most pairs for which a mask is written out."""
 
@@ -88,7 +84,7 @@ class HeadWeights:
             return self.head.map(rows)
         with self._lock:
             states = self._state[rows] if self._state is not None and bool(self._has_state[rows].all()) else None
-        missing = states is None and self.head.state is None
+        missing = states is None and self.head.state is None and self._map_of_all is None
         if missing and isinstance(part, slice):
             states = softmax_states(self.head, self._bounds, part)
         rows_map = self.head.map(rows, states)
@@ -147,56 +143,6 @@ def _mean(tiles: Iterable[Tensor]) -> Tensor:
         count, total = count + 1, tile if total is None else total + tile
     assert total is not None
     return total / count
-
-
-def largest_of_row(scene: Scene, layer: int, head: int, query: int, top: int) -> dict[str, Any]:
-    """Return the keys a query attends to, largest weights first.
-
-    Returns:
-        keys, weights, contributions, the remaining weight, and the entropy in nats (None if weights can be negative).
-    """
-    head_inputs = head_of(scene.layers[layer], head)
-    weights = head_inputs.attend(query).weights.double()
-    return _largest("keys", weights, norms(scene.layers[layer], head), top) | {
-        "entropy": _entropy(head_inputs, weights)
-    }
-
-
-def largest_of_column(
-    scene: Scene, layer: int, head: int, key: int, top: int, weights: HeadWeights | MeanWeights
-) -> dict[str, Any]:
-    """Return the queries that attend to a key, largest weights first.
-
-    Args:
-        scene, layer, head, key, top: as for `largest_of_row`.
-        weights: the weights of that head.
-    """
-    rows = weights.head.shape[0]
-    step = 4_096
-    columns = slice(key, key + 1)
-    weights_of_key = torch.cat(
-        [weights.tile(slice(at, min(at + step, rows)), columns)[:, 0] for at in range(0, rows, step)]
-    )
-    length = norms(scene.layers[layer], head)[key]
-    return _largest("queries", weights_of_key.double(), length.expand(rows), top) | {"entropy": None}
-
-
-def _largest(name: str, weights: Tensor, lengths: Tensor, top: int) -> dict[str, Any]:
-    order = weights.abs().topk(min(top, MOST, len(weights))).indices
-    remainder = weights.sum() - weights[order].sum()
-    return {
-        name: order.tolist(),
-        "weights": as_numbers(weights[order]),
-        "contributions": as_numbers(weights[order] * lengths[order]),
-        "rest": as_numbers(remainder)[0],
-    }
-
-
-def _entropy(head: Head, weights: Tensor) -> float | None:
-    if not head.non_negative:
-        return None
-    entropy: float | None = as_numbers(-torch.special.xlogy(weights, weights).sum())[0]
-    return entropy
 
 
 def softmax_states(head: Head, bounds: Bounds | None, rows: slice) -> Tensor | None:

@@ -2,7 +2,7 @@
 
 import { drawn, keyOf, uniform } from "./drawing.js";
 import { classified, likeliest, probabilities, reading, translated } from "./models.js";
-import { inflated, opened } from "./network.js";
+import { inflated, placed, unpacked } from "./network.js";
 import { tokenizer } from "./texts.js";
 
 /** @typedef {import("./network.js").Choose} Choose */
@@ -13,7 +13,8 @@ import { tokenizer } from "./texts.js";
  * @param {any} data as `qkv.view.live` writes it
  */
 export async function model(data) {
-  const net = opened(data.network, await inflated(data.bytes));
+  const tensors = unpacked(data.network.tensors, await inflated(data.bytes));
+  const net = { tensors, attentions: placed(data.network.attentions, tensors) };
   const source = tokenizer(data.tokenizers.source);
   return { ...data, net, source, target: data.tokenizers.target ? tokenizer(data.tokenizers.target) : source };
 }

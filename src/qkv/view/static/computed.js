@@ -19,7 +19,6 @@ import { tokens } from "./texts.js";
  * @property {Record<string, import("./texts.js").Token[]>} [tokens] in place of the pieces
  * @property {Record<string, any>} [given] answers by path, in place of computed ones
  */
-/** @typedef {{ layer: number, head: number | null, query: number, key: number, top: number }} Where */
 
 const [SIDE, SMALL, VERSION, TERMS, DISPLAYED] = [256, 32, 2, 3, 64];
 const [MATRICES, PAUSE] = [8, 30]; // kept; milliseconds of computing before the page may draw
@@ -153,16 +152,6 @@ export function computed(net, run) {
     steps: ({ layer, head, query }) => ({ stages: stages(net, whole(layers[layer]), head, query, listed) }),
     cell: ({ layer, head, query, key }) => cell(layers[layer], head, query, key),
     heads: () => layers.flatMap((layer, l) => layer.queries.map((_, head) => shares(layer, l, head, listed))),
-    row: ({ layer, head, query, top }) => {
-      const w = weightsOf(layers[layer], head, query);
-      const [keys, long] = [largest(w, top), contributions(net, layers[layer], head)];
-      return { keys, weights: keys.map((j) => w[j]), contributions: keys.map((j) => w[j] * long[j]), rest: rest(w, keys), entropy: entropy(w) };
-    },
-    column: ({ layer, head, key, top }) => {
-      const w = layers[layer].queries[0].map((_, i) => weightsOf(layers[layer], head, i)[key]);
-      const [queries, long] = [largest(w, top), contributions(net, layers[layer], head)[key]];
-      return { queries, weights: queries.map((i) => w[i]), contributions: queries.map((i) => w[i] * long), rest: rest(w, queries), entropy: null };
-    },
     graph: ({ layers: chain, query, top, frontier }) => graph(String(chain).split(",").map((l) => layers[Number(l)]), query, top, frontier),
     mechanisms: ({ layer, head }) => mechanisms(whole(layers[layer]), head),
   };

@@ -4,7 +4,7 @@ import { NORMALIZERS, SCORES } from "./formulas.js";
 import { softmax, times } from "./numeric.js";
 
 /** @typedef {import("./numeric.js").Vector} Vector */
-/** @typedef {{ rows: number, columns: number, values: Float32Array }} Tensor rows times columns */
+/** @typedef {{ rows: number, columns: number, shape: number[], values: Float32Array }} Tensor rows times columns */
 /** @typedef {{ shape: number[], at: number, scale?: number, half?: true }} Stored where in the bytes its numbers and scales are */
 /** @typedef {{ name: string, heads: Record<string, any>[] }} Part a score or normalizer, and its numbers by head */
 /**
@@ -57,36 +57,47 @@ function half(bits) {
 }
 
 /**
- * Unpack tensors, and put them where they belong in what is said of the attentions.
- * @param {{ tensors: Record<string, Stored>, attentions: Record<string, Described> }} stored @param {ArrayBuffer} bytes
- * @returns {Network}
+ * Numbers of which the first bytes come first, then the second ones, and so on.
+ * @param {ArrayBuffer} bytes @param {number} at @param {number} count @param {number} size bytes of each @returns {ArrayBuffer}
  */
-export function opened({ tensors, attentions }, bytes) {
-  /** @type {Record<string, Tensor>} */
-  const found = {};
-  for (const [name, { shape, at, scale, half: halved }] of Object.entries(tensors)) {
+function gathered(bytes, at, count, size) {
+  const [shuffled, plain] = [new Uint8Array(bytes, at, count * size), new Uint8Array(count * size)];
+  for (let part = 0, from = 0; part < size; part++) for (let to = part; to < plain.length; to += size) plain[to] = shuffled[from++];
+  return plain.buffer;
+}
+
+/**
+ * Unpack tensors.
+ * @param {Record<string, Stored>} tensors @param {ArrayBuffer} bytes @returns {Record<string, Tensor>}
+ */
+export function unpacked(tensors, bytes) {
+  const tensor = (/** @type {Stored} */ { shape, at, scale, half: halved }) => {
     const columns = shape.at(-1) ?? 1;
     const rows = shape.slice(0, -1).reduce((product, size) => product * size, 1);
-    if (halved) found[name] = { rows, columns, values: Float32Array.from(new Uint16Array(bytes, at, rows * columns), half) };
-    else if (scale === undefined) found[name] = { rows, columns, values: new Float32Array(bytes, at, rows * columns) };
-    else {
-      const [steps, scales] = [new Int8Array(bytes, at, rows * columns), new Float32Array(bytes, scale, rows)];
-      const values = Float32Array.from(steps);
-      for (let r = 0, place = 0; r < rows; r++) for (let c = 0; c < columns; c++) values[place++] *= scales[r];
-      found[name] = { rows, columns, values };
-    }
-  }
-  const whole = (/** @type {any} */ item) => {
-    if (typeof item !== "object" || item === null) return item;
-    if (Array.isArray(item)) return item.map(whole);
-    if (!Object.hasOwn(item, "tensor"))
-      return Object.fromEntries(Object.entries(item).map(([name, part]) => [name, whole(part)]));
-    const { columns, values } = found[item.tensor];
-    if (tensors[item.tensor].shape.length < 2) return values;
-    const rows = Array.from({ length: values.length / columns }, (_, r) => values.subarray(r * columns, (r + 1) * columns));
-    return item.columns ? Array.from({ length: columns }, (_, c) => Float32Array.from(rows, (row) => row[c])) : rows;
+    const own = { rows, columns, shape };
+    const floats = (/** @type {number} */ start, /** @type {number} */ count) => new Float32Array(gathered(bytes, start, count, 4));
+    if (halved) return { ...own, values: Float32Array.from(new Uint16Array(gathered(bytes, at, rows * columns, 2)), half) };
+    if (scale === undefined) return { ...own, values: floats(at, rows * columns) };
+    const [scales, values] = [floats(scale, rows), Float32Array.from(new Int8Array(bytes, at, rows * columns))];
+    for (let r = 0, place = 0; r < rows; r++) for (let c = 0; c < columns; c++) values[place++] *= scales[r];
+    return { ...own, values };
   };
-  return { tensors: found, attentions: whole(attentions) };
+  return Object.fromEntries(Object.entries(tensors).map(([name, stored]) => [name, tensor(stored)]));
+}
+
+/**
+ * Put tensors where they belong: one of a single dimension as it is, others as rows.
+ * @param {any} item @param {Record<string, Tensor>} tensors @returns {any}
+ */
+export function placed(item, tensors) {
+  if (typeof item !== "object" || item === null) return item;
+  if (Array.isArray(item)) return item.map((part) => placed(part, tensors));
+  if (!Object.hasOwn(item, "tensor"))
+    return Object.fromEntries(Object.entries(item).map(([name, part]) => [name, placed(part, tensors)]));
+  const { shape, columns, values } = tensors[item.tensor];
+  if (shape.length < 2) return values;
+  const rows = Array.from({ length: values.length / columns }, (_, r) => values.subarray(r * columns, (r + 1) * columns));
+  return item.columns ? Array.from({ length: columns }, (_, c) => Float32Array.from(rows, (row) => row[c])) : rows;
 }
 
 /**

@@ -1,7 +1,6 @@
 """Gathering: each process gets the keys and values of all, for normalizers whose weights depend on the whole row."""
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import torch
@@ -9,12 +8,13 @@ from torch import Tensor
 
 from qkv.distributed.blocks import Mechanism, arguments_of, compute_whole_rows, kept_factor, wide_type
 from qkv.distributed.layout import Layout
-from qkv.distributed.peers import Peers, pack, unpack
+from qkv.distributed.peers import Peers, Tensors
 from qkv.distributed.placing import Block, visible_part
 from qkv.engine.autograd import second_derivative_error, with_zero_gradients
 from qkv.functional import attention_with_state_alone, attention_with_weights_alone
 from qkv.masks.base import Grid
 from qkv.normalizers.row_state import RowState
+from qkv.shapes import Shape
 
 
 def gather(peers: Peers, layout: Layout, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,10 +90,10 @@ class _Gather(torch.autograd.Function):
     def forward(ctx: Any, peers: Peers, layout: Layout, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.peers, ctx.layout, ctx.dtype = peers, layout, tensors[0].dtype
         shapes = [[(*x.shape[:-2], count, x.shape[-1]) for x in tensors] for count in layout.counts]
-        packed = _exchanged(peers, [pack(tensors)] * peers.size, [_bytes(of, tensors[0].dtype) for of in shapes])
+        parts = _exchanged(peers, [[x.contiguous() for x in tensors]] * peers.size, shapes)
         whole = [x.new_empty(*x.shape[:-2], layout.length, x.shape[-1]) for x in tensors]
-        for rank, part in enumerate(packed):
-            for total, x in zip(whole, unpack(part, shapes[rank], tensors[0].dtype), strict=True):
+        for rank, part in enumerate(parts):
+            for total, x in zip(whole, part, strict=True):
                 for rows, run in layout.pieces(rank):
                     total[..., run.start : run.stop, :] = x[..., rows, :]
         return tuple(whole)
@@ -103,10 +103,9 @@ class _Gather(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise second_derivative_error("gathered keys and values")
         peers, layout, dtype = ctx.peers, ctx.layout, wide_type(ctx.dtype)
-        parts = [pack([_part(x, layout, rank).to(dtype) for x in gradients]) for rank in range(peers.size)]
-        shapes = [(*x.shape[:-2], layout.counts[peers.rank], x.shape[-1]) for x in gradients]
-        received = _exchanged(peers, parts, [_bytes(shapes, dtype)] * peers.size)
-        totals = [sum(xs[1:], start=xs[0]) for xs in zip(*(unpack(x, shapes, dtype) for x in received), strict=True)]
+        parts = [[_part(x, layout, rank).to(dtype) for x in gradients] for rank in range(peers.size)]
+        received = _exchanged(peers, parts, [[x.shape for x in parts[peers.rank]]] * peers.size)
+        totals = [sum(xs[1:], start=xs[0]) for xs in zip(*received, strict=True)]
         return None, None, *(total.to(ctx.dtype) for total in totals)
 
 
@@ -115,13 +114,13 @@ def _part(x: Tensor, layout: Layout, rank: int) -> Tensor:
     return torch.cat([x[..., :0, :], *(x[..., run.start : run.stop, :] for run in layout.runs(rank))], -2)
 
 
-def _exchanged(peers: Peers, parts: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
+def _exchanged(peers: Peers, parts: Sequence[Tensors], shapes: Sequence[Sequence[Shape]]) -> list[Tensors]:
     """Send each process a part, and return what each sends to this one."""
-    received = [parts[rank] if rank == peers.rank else parts[rank].new_empty(size) for rank, size in enumerate(sizes)]
+    own = parts[peers.rank]
+    received = [
+        own if rank == peers.rank else [x.new_empty(shape) for x, shape in zip(own, shapes[rank], strict=True)]
+        for rank in range(peers.size)
+    ]
     others = [rank for rank in range(peers.size) if rank != peers.rank]
     peers.start({rank: parts[rank] for rank in others}, {rank: received[rank] for rank in others})()
     return received
-
-
-def _bytes(shapes: Sequence[tuple[int, ...]], dtype: torch.dtype) -> int:
-    return sum(map(prod, shapes)) * dtype.itemsize

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from hashlib import sha256
-from math import prod
 from typing import Any, final
 
 import torch
@@ -14,7 +13,7 @@ from qkv.errors import ConfigError, TrainingError
 from qkv.shapes import Shape
 from qkv.training.processes import LostProcessError, first_line
 
-_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+Tensors = Sequence[Tensor]
 
 
 @final
@@ -75,21 +74,22 @@ class Peers:
                 raise TrainingError("shard", f"the same {name} in all {self.size} processes", got, hint)
         return [row[: len(numbers)] for row in rows]
 
-    def start(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int = 0) -> Callable[[], None]:
-        """Begin to send bytes to some processes and to receive them from some; return what waits for the end.
+    def start(self, sends: Mapping[int, Tensors], receives: Mapping[int, Tensors], tag: int = 0) -> Callable[[], None]:
+        """Begin to send tensors to some processes and to receive them from some; return what waits for the end.
 
         Args:
-            sends, receives: contiguous tensors of bytes by process, both of known size on both sides.
+            sends, receives: contiguous tensors by process, of shapes that both sides know.
             tag: keeps messages of two kinds apart.
         """
         pairs = [(dist.isend, sends), (dist.irecv, receives)]
         operations = [
-            dist.P2POp(function, tensor, self._global(rank), self.group, tag)
-            for function, tensors in pairs
-            for rank, tensor in sorted(tensors.items())
+            dist.P2POp(function, tensor.detach().view(-1).view(torch.uint8), self._global(rank), self.group, tag)
+            for function, by_rank in pairs
+            for rank, tensors in sorted(by_rank.items())
+            for tensor in tensors
             if tensor.numel()
         ]
-        self.sent += sum(tensor.numel() for tensor in sends.values())
+        self.sent += sum(tensor.nbytes for tensors in sends.values() for tensor in tensors)
         with self._connected():
             works: list[Any] = dist.batch_isend_irecv(operations) if operations else []
 
@@ -102,24 +102,25 @@ class Peers:
         return wait
 
     @contextmanager
-    def circulated(self, own: Tensor, sizes: Sequence[int]) -> Iterator[Iterator[tuple[int, Tensor]]]:
-        """Iterate over the bytes of each process, those of this one first, while the next ones are under way.
+    def circulated(self, own: Tensors, shapes: Sequence[Sequence[Shape]]) -> Iterator[Iterator[tuple[int, Tensors]]]:
+        """Iterate over the tensors of each process, those of this one first, while the next ones are under way.
 
         Each process sends what it holds to the process after it, as many times as there are others.
 
         Args:
-            own: the bytes of this process.
-            sizes: how many bytes each process has.
+            own: the contiguous tensors of this process.
+            shapes: those of each process; dtypes are the same.
         """
-        with closing(self._circulate(own, sizes)) as parts:
+        with closing(self._circulate(own, shapes)) as parts:
             yield parts
 
-    def _circulate(self, own: Tensor, sizes: Sequence[int]) -> Generator[tuple[int, Tensor]]:
+    def _circulate(self, own: Tensors, shapes: Sequence[Sequence[Shape]]) -> Generator[tuple[int, Tensors]]:
         after, before = (self.rank + 1) % self.size, (self.rank - 1) % self.size
         held = own
         for hop in range(self.size - 1):
             owner = (self.rank - hop) % self.size
-            incoming = own.new_empty(sizes[(owner - 1) % self.size])
+            arriving = shapes[(owner - 1) % self.size]
+            incoming = [x.new_empty(shape) for x, shape in zip(own, arriving, strict=True)]
             wait = self.start({after: held}, {before: incoming})
             try:
                 yield owner, held
@@ -139,29 +140,3 @@ class Peers:
             got = f"one that ended or is out of reach ({first_line(error)})"
             hint = "The process that ended says why; start all of them again."
             raise LostProcessError("processes", f"all {self.size} processes to go on", got, hint) from None
-
-
-def pack(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the bytes of tensors of one dtype, one after the other.
-
-    Example:
-        >>> pack([torch.zeros(2), torch.ones(1)]).shape
-        torch.Size([12])
-    """
-    flat = [tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors]
-    return torch.cat(flat) if len(flat) > 1 else flat[0].contiguous()
-
-
-def unpack(packed: Tensor, shapes: Sequence[Shape], dtype: torch.dtype) -> list[Tensor]:
-    """Return the tensors of `pack` as views.
-
-    Example:
-        >>> unpack(pack([torch.zeros(2), torch.ones(1)]), [(2,), (1,)], torch.float32)
-        [tensor([0., 0.]), tensor([1.])]
-    """
-    views, start = [], 0
-    for shape in shapes:
-        stop = start + prod(shape) * dtype.itemsize
-        views.append(packed[start:stop].view(dtype).view(shape))
-        start = stop
-    return views

@@ -20,7 +20,6 @@ calculation for softmax", section 3 (the merge).
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 from typing import Any, final
 
 import torch
@@ -29,7 +28,7 @@ from torch import Tensor
 from qkv.distributed.blocks import Mechanism, compute, empty_part, wide_type, with_counted_bias
 from qkv.distributed.fused import fused_gradients, fused_scale
 from qkv.distributed.layout import Layout
-from qkv.distributed.peers import Peers, pack, unpack
+from qkv.distributed.peers import Peers, Tensors
 from qkv.distributed.placing import Block, visible_part
 from qkv.engine.autograd import second_derivative_error
 from qkv.masks.base import Grid, Mask
@@ -64,14 +63,9 @@ class Ring:
     places: list[tuple[str, str]]
     shift: Tensor | None
 
-    def shapes(self, key: Tensor, value: Tensor, owner: int) -> list[Shape]:
-        """Return the shapes of the key and the value of a process, from those of this one."""
-        count = self.keys.counts[owner]
-        return [(*x.shape[:-2], count, x.shape[-1]) for x in (key, value)]
-
-    def sizes(self, key: Tensor, value: Tensor) -> list[int]:
-        """Return how many numbers key and value of each process have."""
-        return [sum(map(prod, self.shapes(key, value, owner))) for owner in range(self.peers.size)]
+    def shapes(self, key: Tensor, value: Tensor) -> list[list[Shape]]:
+        """Return the shapes of the key and the value of each process, from those of this one."""
+        return [[(*x.shape[:-2], count, x.shape[-1]) for x in (key, value)] for count in self.keys.counts]
 
     def rows(self) -> list[Piece]:
         """Return the rows of this process that are computed together, with their positions."""
@@ -126,10 +120,10 @@ class _Attend(torch.autograd.Function):
     def forward(ctx: Any, ring: Ring, query: Tensor, key: Tensor, value: Tensor, *learned: Tensor) -> Any:
         wide = wide_type(query.dtype)
         merged: list[tuple[Tensor, RowState] | None] = [None] * len(ring.rows())
-        sizes = [size * key.dtype.itemsize for size in ring.sizes(key, value)]
-        with ring.peers.circulated(pack([key, value]), sizes) as parts:
-            for owner, packed in parts:
-                keys, values = unpack(packed, ring.shapes(key, value, owner), key.dtype)
+        # Contiguous, so that no view keeps a larger tensor, such as the projection of all three, for the backward pass.
+        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+        with ring.peers.circulated([key, value], ring.shapes(key, value)) as parts:
+            for owner, (keys, values) in parts:
                 for index, rows, columns, block in ring.blocks(owner):
                     inputs = query[..., rows, :], keys[..., columns, :], values[..., columns, :]
                     part = compute(ring.mechanism, *inputs, block, ring.shift_of(rows))
@@ -159,40 +153,38 @@ class _Attend(torch.autograd.Function):
             from_output = torch.zeros_like(output)
         result = _Result(output, state, winner, from_output, from_state)
         sums = _Sums(ring, query, key, value, learned)
-        sizes, rank, size = ring.sizes(key, value), ring.peers.rank, ring.peers.size
-        home = output.new_empty(0)
-        arriving: Callable[[Tensor], None] = _nothing_arrives
-        packed_sizes = [count * key.dtype.itemsize for count in sizes]
-        with ring.peers.circulated(pack([key, value]), packed_sizes) as parts:
-            for owner, packed in parts:
-                gradients = output.new_zeros(sizes[owner])
-                shapes = ring.shapes(key, value, owner)
-                into = unpack(gradients.view(torch.uint8), shapes, output.dtype)
-                sums.add(owner, unpack(packed, shapes, key.dtype), into, result)
-                arriving(gradients)
+        shapes, rank, size = ring.shapes(key, value), ring.peers.rank, ring.peers.size
+        arriving: Callable[[Tensors], None] = _nothing_arrives
+        with ring.peers.circulated([key, value], shapes) as parts:
+            for owner, tensors in parts:
                 if owner == rank:
-                    home = gradients
-                    continue
+                    continue  # last, while the gradients of the others travel: until then nothing of them is held
+                gradients = [output.new_zeros(shape) for shape in shapes[owner]]
+                sums.add(owner, tensors, gradients, result)
+                arriving(gradients)
                 # On to the next process, which computes with these keys in the next hop, or whose own they are.
-                arriving = _pass_on(ring.peers, gradients, output.new_empty(sizes[(owner - 1) % size]))
-        arriving(home)
-        own = unpack(home.view(torch.uint8), ring.shapes(key, value, rank), output.dtype)
+                arriving = _pass_on(ring.peers, gradients, shapes[(owner - 1) % size])
+        own = [output.new_zeros(shape) for shape in shapes[rank]]
+        sums.add(rank, (key, value), own, result)
+        arriving(own)
         totals = [sums.query, *own, *sums.learned]
         return None, *(total.to(x.dtype) for total, x in zip(totals, (query, key, value, *learned), strict=True))
 
 
-def _nothing_arrives(total: Tensor) -> None:
+def _nothing_arrives(totals: Tensors) -> None:
     """Add nothing: the first gradients have no sum to be added to."""
 
 
-def _pass_on(peers: Peers, gradients: Tensor, incoming: Tensor) -> Callable[[Tensor], None]:
-    """Begin to send gradients to the next process; return what adds those of the process before to a sum."""
+def _pass_on(peers: Peers, gradients: Tensors, arriving: Sequence[Shape]) -> Callable[[Tensors], None]:
+    """Begin to send gradients to the next process; return what adds those of the process before to sums."""
+    incoming = [x.new_empty(shape) for x, shape in zip(gradients, arriving, strict=True)]
     after, before = (peers.rank + 1) % peers.size, (peers.rank - 1) % peers.size
-    wait = peers.start({after: gradients.view(torch.uint8)}, {before: incoming.view(torch.uint8)}, tag=1)
+    wait = peers.start({after: gradients}, {before: incoming}, tag=1)
 
-    def add(total: Tensor) -> None:
+    def add(totals: Tensors) -> None:
         wait()
-        total += incoming
+        for total, x in zip(totals, incoming, strict=True):
+            total.add_(x)
 
     return add
 

@@ -15,7 +15,7 @@ from qkv.biases import Bias
 from qkv.distributed import gather, ring
 from qkv.distributed.blocks import Mechanism, arguments_of, row_counts, wide_type, with_counted_bias
 from qkv.distributed.layout import Arrangement, Layout
-from qkv.distributed.peers import Peers, pack, unpack
+from qkv.distributed.peers import Peers
 from qkv.distributed.placing import grid_of, visible_part
 from qkv.engine.describe import Arguments, autocasts, describe, draw_seed, in_log_space, normalizer_for
 from qkv.errors import UnsupportedError, expect_name
@@ -155,11 +155,10 @@ class Shard:
         facts = {"shape besides the sequence": f"{tuple(moved.shape[1:])}", "dtype": f"{x.dtype}"}
         rows = self.peers.agreed([moved.shape[0]], facts, x.device)
         layout = Layout(self.layout, tuple(row[0] for row in rows))
-        numbers = prod(moved.shape[1:]) * x.dtype.itemsize
         whole = moved.new_empty(layout.length, *moved.shape[1:])
-        with self.peers.circulated(pack([moved]), [count * numbers for count in layout.counts]) as parts:
-            for owner, packed in parts:
-                (part,) = unpack(packed, [(layout.counts[owner], *moved.shape[1:])], x.dtype)
+        shapes = [[(count, *moved.shape[1:])] for count in layout.counts]
+        with self.peers.circulated([moved], shapes) as parts:
+            for owner, (part,) in parts:
                 for place, run in layout.pieces(owner):
                     whole[run.start : run.stop] = part[place]
         return whole.movedim(0, dim)

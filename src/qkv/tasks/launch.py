@@ -15,7 +15,7 @@ from datetime import timedelta
 from itertools import count
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from qkv.errors import ConfigError, DataError, Place, QkvError, TrainingError, brief, setting
 from qkv.settings import build
@@ -34,8 +34,8 @@ _NUMBERS = count()
 """Numbers the trainings of this process that `torchrun` started: each one connects separately."""
 _CONNECTING = timedelta(seconds=20)
 """How long a started process tries to connect to the first one, which may have been killed meanwhile."""
-_LAST = 10.0
-"""Seconds in which a process ends after its training has."""
+_LAST = 60.0
+"""Seconds in which a process ends after its training has: one that does not is stuck."""
 _MOMENT = 1.0
 """Seconds to wait for the exit code of a process whose connection was closed."""
 _FAILED, _DEFECT = 2, 1
@@ -259,16 +259,24 @@ def _run(_: int, rank: int, size: int, port: int, threads: int, work: Callable[[
     leave_terminal()  # only the first process receives Ctrl-C; it tells the others
     torch.set_num_threads(threads)
     if (parent := parent_process()) is not None and not parent.is_alive():
-        sys.exit(_DEFECT)  # killed while this process started; to connect would take long, and print a stack
+        _leave(_DEFECT)  # killed while this process started; to connect would take long, and print a stack
     try:
         store = _store_of_training(TCPStore(_HERE, port, size, is_master=False, timeout=_CONNECTING), 0)
         with joined(Processes(rank, size, store, _HERE)):
             work()
     except QkvError:
-        sys.exit(_FAILED)
+        _leave(_FAILED)
     except Exception:
         traceback.print_exc()
-        sys.exit(_DEFECT)
+        _leave(_DEFECT)
+    _leave(0)
+
+
+def _leave(code: int) -> NoReturn:
+    """End a started process, whose connections are closed: to take apart what it imported would take seconds."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 @contextmanager

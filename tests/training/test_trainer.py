@@ -489,30 +489,19 @@ def going_on(run, settings, **training):
 def test_more_steps_never_move_the_learning_rate_in_silence(schedule, first, later, tmp_path):
     settings = replace(SETTINGS, schedule=schedule, log_every=1)
     assert going_on(tmp_path, settings, steps=first) == []
-    try:
-        said = going_on(tmp_path, settings, steps=later)
-    except ConfigError as error:
-        said = [str(error)]
-        assert max(rates_of(tmp_path)) == first, "nothing was trained"
-        going_on(tmp_path, settings, steps=later, schedule_steps=later)
-        rate = rates_of(tmp_path)
-        assert rate[first + 1] > 2 * rate[first]
+    said = going_on(tmp_path, settings, steps=later)
     rate = rates_of(tmp_path)
     before, after = rate[first], rate[first + 1]
     moves = max(before, after) > 1.1 * min(before, after)
     assert bool(said) == moves
     if moves:
-        names = (f"{before:.2g}", f"{after:.2g}", f"{first:,}", f"{later:,}")
+        names = (f"{before:.2g}", f"{after:.2g}", f"{first:,}", f"{later:,}", f"--schedule-steps {first}")
         assert all(part in said[0] for part in names)
 
 
 def test_a_finished_schedule_goes_on_at_its_last_rate_if_asked(tmp_path):
     settings = replace(SETTINGS, schedule="cosine", log_every=1)
     going_on(tmp_path, settings, steps=6)
-    with pytest.raises(ConfigError) as refused:
-        going_on(tmp_path, settings, steps=18)
-    assert refused.value.argument == "schedule_steps"
-    assert {"schedule_steps=18", "schedule_steps=6"} <= set(refused.value.hint.replace(",", "").split())
     assert going_on(tmp_path, settings, steps=18, schedule_steps=6) == []
     assert going_on(tmp_path, settings, steps=24, schedule_steps=6) == []
     rate = rates_of(tmp_path)

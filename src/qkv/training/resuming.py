@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from qkv.checkpoint.json_values import JsonValue
 from qkv.checkpoint.rotation import best_step, mark_best, steps
 from qkv.compiled import target
-from qkv.errors import CheckpointError, ConfigError, harmless, on_command_line, setting
+from qkv.errors import CheckpointError, harmless, on_command_line, setting
 from qkv.files import FREE, room_for
 from qkv.training.schedules import learning_rate
 from qkv.training.state import State
@@ -18,8 +18,6 @@ from qkv.training_settings import Settings
 
 _SAME_RATE = 1.1
 """The ratio up to which two learning rates count as the same."""
-_JUMP = 2.0
-"""The ratio above which a learning rate that rises can undo what was learned."""
 
 
 def set_weights(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -> None:
@@ -54,17 +52,14 @@ def report_arithmetic(state: State, say: Callable[[str], None]) -> None:
     state.threads, state.arithmetic = threads, kernels
 
 
-def expect_schedule(settings: Settings, before: Mapping[str, JsonValue], step: int, say: Callable[[str], None]) -> None:
-    """Say that another number of steps moves the learning rate of the next update; ask if it would rise a lot.
+def report_schedule(settings: Settings, before: Mapping[str, JsonValue], step: int, say: Callable[[str], None]) -> None:
+    """Say that another number of steps moves the learning rate of the next update, and how to keep it.
 
     Args:
         settings: the present ones.
         before: the configuration of the checkpoint.
         step: number of completed updates.
         say: called with the message.
-
-    Raises:
-        ConfigError: the rate would jump, and no number of steps of the schedule is given.
     """
     stored = before.get("training")
     table = stored if isinstance(stored, Mapping) else {}
@@ -76,16 +71,12 @@ def expect_schedule(settings: Settings, before: Mapping[str, JsonValue], step: i
     rate = learning_rate(settings, step + 1)
     if max(rate, planned) <= _SAME_RATE * min(rate, planned):
         return
-    moves = (
-        f"{settings.steps:,} steps in place of {planned_steps:,}, the {settings.schedule} schedule moves the "
-        f"learning rate from {planned:.2g} to {rate:.2g} at step {step + 1:,}"
-    )
-    if settings.schedule_steps is None and rate > _JUMP * planned:
-        longer, ended = (setting("schedule_steps", number) for number in (settings.steps, length))
-        both = "Give " + longer + " for that, or " + ended + f" to stay at {planned:.2g}."
-        raise ConfigError("schedule_steps", "a choice", f"none: with {moves}", both)
     flag = on_command_line("schedule_steps", f"{length}")
-    say(f"With {moves}. To stay at {planned:.2g}, stop, and give {flag}.")
+    say(
+        f"With {settings.steps:,} steps in place of {planned_steps:,}, the {settings.schedule} schedule moves the "
+        f"learning rate from {planned:.2g} to {rate:.2g} at step {step + 1:,}. To stay at {planned:.2g}, stop, and "
+        f"give {flag}."
+    )
 
 
 def point_to_best(run: Path, best: int) -> None:

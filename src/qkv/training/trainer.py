@@ -59,9 +59,9 @@ from qkv.training.processes import Node, Tree, current, expect_enough, part_seed
 from qkv.training.protocols import Batches, Task
 from qkv.training.resuming import (
     arithmetic,
-    expect_schedule,
     point_to_best,
     report_arithmetic,
+    report_schedule,
     set_weights,
     stored_buffers,
 )
@@ -216,7 +216,6 @@ class Trainer:
 
         Raises:
             CheckpointError: there are checkpoints, but none from which training can resume.
-            ConfigError: another number of steps would make the learning rate jump.
             DataError: there is nothing to train on.
             TrainingError: the processes train something else.
         """
@@ -279,7 +278,7 @@ class Trainer:
         set_generators(contents.trainer.tensors)
         say(f"Resuming from {folder.name} in {run}.")
         report_arithmetic(self.state, say)
-        expect_schedule(self.settings, contents.config, self.state.step, say)
+        report_schedule(self.settings, contents.config, self.state.step, say)
         point_to_best(run, self.state.best_step)
         self._saved, self._figures = folder, tuple(contents.figures)
 

@@ -60,6 +60,15 @@ _T5: dict[str, Any] = {
 _LABELS = {"id2label": {0: "bad", 1: "good", 2: "so-so"}, "label2id": {"bad": 0, "good": 1, "so-so": 2}}
 _ROBERTA = {**_WIDE, "pad_token_id": 1, "bos_token_id": 0}
 _DISTILBERT = {"n_layers": 2, "dim": 16, "hidden_dim": 24, "n_heads": 4, "vocab_size": VOCABULARY}
+_MODERNBERT = {
+    **_WIDE,
+    "num_hidden_layers": 4,
+    "cls_token_id": 1,
+    "sep_token_id": END,
+    "local_attention": 4,
+    "global_rope_theta": 500.0,
+    "local_rope_theta": 20.0,
+}
 _LLAMA3 = {
     "rope_theta": 500.0,
     "rope_type": "llama3",
@@ -109,6 +118,7 @@ CASES = {
     "roberta": Case("RobertaConfig", "RobertaForMaskedLM", _ROBERTA),
     "xlm_roberta": Case("XLMRobertaConfig", "XLMRobertaForMaskedLM", _ROBERTA),
     "distilbert": Case("DistilBertConfig", "DistilBertForMaskedLM", _DISTILBERT),
+    "modernbert": Case("ModernBertConfig", "ModernBertForMaskedLM", _MODERNBERT),
     "bert_texts": Case("BertConfig", "BertForSequenceClassification", {**_WIDE, **_LABELS}),
     "bert_tokens": Case("BertConfig", "BertForTokenClassification", {**_WIDE, **_LABELS}),
     "roberta_texts": Case("RobertaConfig", "RobertaForSequenceClassification", {**_ROBERTA, **_LABELS}),
@@ -117,6 +127,18 @@ CASES = {
     "xlm_roberta_tokens": Case("XLMRobertaConfig", "XLMRobertaForTokenClassification", {**_ROBERTA, **_LABELS}),
     "distilbert_texts": Case("DistilBertConfig", "DistilBertForSequenceClassification", {**_DISTILBERT, **_LABELS}),
     "distilbert_tokens": Case("DistilBertConfig", "DistilBertForTokenClassification", {**_DISTILBERT, **_LABELS}),
+    "modernbert_texts": Case("ModernBertConfig", "ModernBertForSequenceClassification", {**_MODERNBERT, **_LABELS}),
+    "modernbert_mean_texts": Case(
+        "ModernBertConfig",
+        "ModernBertForSequenceClassification",
+        {
+            **_MODERNBERT,
+            **_LABELS,
+            "classifier_pooling": "mean",
+            **dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), True),
+        },
+    ),
+    "modernbert_tokens": Case("ModernBertConfig", "ModernBertForTokenClassification", {**_MODERNBERT, **_LABELS}),
     "marian": Case("MarianConfig", "MarianMTModel", {**_BART, "activation_function": "swish"}),
     "pegasus": Case("PegasusConfig", "PegasusForConditionalGeneration", {**_BART, "activation_function": "relu"}),
     "bart": Case("BartConfig", "BartForConditionalGeneration", _BART),
@@ -133,7 +155,7 @@ CASES = {
         {**_T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
     ),
 }
-FILLERS = ("bert", "roberta", "xlm_roberta", "distilbert")
+FILLERS = ("bert", "roberta", "xlm_roberta", "distilbert", "modernbert")
 PAIRS = ("marian", "pegasus", "bart", "mbart", "m2m_100", "t5", "t5_gated")
 LABELERS = tuple(name for name in CASES if name.endswith(("_texts", "_tokens")))
 GENERATORS = tuple(name for name in CASES if name not in (*FILLERS, *LABELERS, *PAIRS))

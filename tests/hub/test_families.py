@@ -181,7 +181,7 @@ def test_every_parameter_learns_and_every_layer_is_recorded(name: str) -> None:
     assert not dead
     layers = {path for path in trace.calls if trace.calls[path]}
     config = model.config
-    assert len(layers) == config.layers + 2 * config.decoder_layers
+    assert len(layers) == config.layers + 2 * config.decoder_layers + (config.pooler == "mean")
 
 
 def logits_with_gradient(model: StackModel, given: Inputs) -> Tensor:
@@ -242,14 +242,21 @@ def test_settings_are_written_as_they_are_read(name: str) -> None:
     assert read == replace(parts, settings="")
 
 
-PREFIXES = {"gpt2": "transformer.", "gpt_neox": "gpt_neox.", "llama3": "model.", "roberta": "roberta."}
+PREFIXES = {
+    "gpt2": "transformer.",
+    "gpt_neox": "gpt_neox.",
+    "llama3": "model.",
+    "roberta": "roberta.",
+    "modernbert": "model.",
+}
 
 
 @pytest.mark.parametrize("name", PREFIXES)
 def test_names_of_the_model_without_its_head(name: str, tmp_path: Path) -> None:
     shutil.copytree(HERE / name, tmp_path / "model")
     tensors = safetensors.torch.load_file(HERE / name / WEIGHTS)
-    heads = {part for part in tensors if part.startswith("lm_head.") and name == "roberta"}
+    outputs = {"roberta": "lm_head.", "modernbert": ("head.", "decoder.")}.get(name, ())
+    heads = {part for part in tensors if part.startswith(outputs)}
     bare = {part.removeprefix(PREFIXES[name]): tensor for part, tensor in tensors.items() if part not in heads}
     safetensors.torch.save_file(bare, tmp_path / "model" / WEIGHTS)
     model, whole = load(tmp_path / "model"), load(HERE / name)

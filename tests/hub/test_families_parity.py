@@ -9,10 +9,11 @@ import torch
 pytest.importorskip("transformers")
 
 from tests.hub import theirs
-from tests.hub.published import CASES, END, GENERATORS, LABELERS, PAIRS, VOCABULARY, inputs
+from tests.hub.published import CASES, END, FILLERS, GENERATORS, LABELERS, PAIRS, VOCABULARY, inputs
 from tests.hub.test_families import CLOSE, continued, load, logits_of, same_ids, start_of
 from tests.pairs import fast
 
+import qkv
 from qkv.hub.families.save import save
 from qkv.models.configs.language_model import DecoderConfig
 from qkv.models.configs.translator import TransformerConfig
@@ -22,7 +23,7 @@ from qkv.models.translator import TransformerTranslator
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 SEED = 7
-ONE_OF_EACH = ("gpt2", "gpt_neox", "llama", "gemma3", "bert", "bert_tokens", "marian", "t5")
+ONE_OF_EACH = ("gpt2", "gpt_neox", "llama", "gemma3", "bert", "bert_tokens", "modernbert", "marian", "t5")
 """Of families with the same parts one; of every family `test_families.py` compares stored numbers."""
 GROUPS = {"generate": GENERATORS, "translate": PAIRS}
 
@@ -40,11 +41,24 @@ def test_logits_and_ids(name: str, tmp_path: Path) -> None:
             same_ids(continued(ours, given, width, start=start_of(name)), [list(row) for row in answer], width)
 
 
+@pytest.mark.parametrize("name", FILLERS)
+@torch.no_grad()
+def test_maps(name: str, tmp_path: Path) -> None:
+    model, given = theirs.make(name, SEED), inputs(SEED)
+    theirs.write(model, tmp_path / "model")
+    ours, real = load(tmp_path / "model"), torch.arange(given.tokens.shape[1]) < given.lengths[:, None]
+    with qkv.record(ours) as trace:
+        ours(given.tokens, given.lengths)
+    maps = model(input_ids=given.tokens, attention_mask=real.long(), output_attentions=True).attentions
+    for layer, expected in zip(trace.layers, maps, strict=True):
+        assert ((trace.weights(layer) - expected) * real[:, None, :, None]).abs().max() <= CLOSE
+
+
 @pytest.mark.parametrize(
     "name",
     fast(
-        ["gpt2", "gpt_neox", "llama3", "gemma3", "roberta", "marian", "pegasus", "t5_gated", *LABELERS],
-        *("gpt2", "llama3", "roberta", "marian", "t5_gated", LABELERS[0]),
+        ["gpt2", "gpt_neox", "llama3", "gemma3", "roberta", "modernbert", "marian", "pegasus", "t5_gated", *LABELERS],
+        *("gpt2", "llama3", "roberta", "modernbert", "marian", "t5_gated", LABELERS[0]),
     ),
 )
 def test_what_is_written_is_read_by_theirs(name: str, tmp_path: Path) -> None:

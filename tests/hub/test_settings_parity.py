@@ -73,6 +73,17 @@ _READERS: list[Changes] = [
     {"pad_token_id": 3},
     {"tie_word_embeddings": False},
 ]
+_MODERNBERT: list[Changes] = [
+    {"rope_parameters": DROP, "global_rope_theta": 100.0, "local_rope_theta": 50.0},
+    {"rope_parameters": DROP},
+    {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+    {"layer_types": DROP},
+    {"layer_types": DROP, "global_attn_every_n_layers": 2},
+    {"local_attention": 3},
+    {"decoder_bias": False},
+    {"tie_word_embeddings": False},
+    *({name: True} for name in ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias")),
+]
 _FEED_FORWARDS = ("relu", "silu", "gated-gelu", "gated-silu", "gated-relu", "gelu_new")
 _PAIR: list[Changes] = [
     {"scale_embedding": False},
@@ -115,6 +126,13 @@ VARIED: dict[str, list[Changes]] = {
     "bert": [*_READERS, *_HIDDEN_ACT],
     "roberta": [*_READERS, *_HIDDEN_ACT],
     "distilbert": [{"sinusoidal_pos_embds": True}, *_READERS, *({"activation": name} for name in _ACTIVATIONS)],
+    "modernbert": [
+        *_TWO_ROPES,
+        *_HIDDEN_ACTIVATION,
+        *_MODERNBERT,
+        *({"classifier_activation": name} for name in _ACTIVATIONS),
+    ],
+    "modernbert_texts": [{"classifier_pooling": "mean"}, {"classifier_pooling": "max"}, {"classifier_bias": True}],
     "roberta_texts": [*_HIDDEN_ACT],
     "marian": _PAIR,
     "pegasus": _PAIR,
@@ -123,7 +141,7 @@ VARIED: dict[str, list[Changes]] = {
 }
 OF_EACH_READER = (
     *("gpt2", "gpt_neox", "llama", "mistral", "gemma2", "gemma3"),
-    *("bert", "distilbert", "marian", "t5"),
+    *("bert", "distilbert", "modernbert", "marian", "t5"),
 )
 """Families of the fast suite: the others' settings are read by the same functions."""
 FIRST_READER = {

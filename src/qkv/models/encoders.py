@@ -53,12 +53,13 @@ class SelfAttentionEncoder(nn.Module):
     ) -> None:
         super().__init__()
         encoded = PositionParts(positions)
-        self.reach, self.positions = reach, encoded.embedding(width)
+        self.positions = encoded.embedding(width)
         self.blocks = nn.ModuleList(
             TransformerBlock(
                 MultiHeadAttention(width, heads, score=mechanism, positions=encoded.attended(heads)),
                 FeedForward(width, 4 * width, dropout),
                 dropout=dropout,
+                reach=reach,
             )
             for _ in range(layers)
         )
@@ -81,7 +82,7 @@ class SelfAttentionEncoder(nn.Module):
         """
         x_BSE = x_BSE * x_BSE.shape[-1] ** 0.5
         x_BSE = self.dropout(x_BSE if self.positions is None else self.positions(x_BSE))
-        states: Tensor = self.norm(encode(self.blocks, x_BSE, padded, self.reach, session=session))
+        states: Tensor = self.norm(encode(self.blocks, x_BSE, padded, session=session))
         real = real_positions(lengths, states.shape[1])
         total = torch.where(real[..., None], states, 0).sum(1)
         return states, total / lengths.clamp(min=1)[:, None]
@@ -91,7 +92,6 @@ def encode(
     blocks: nn.ModuleList,
     x_BSM: Tensor,
     lengths: Tensor | None,
-    reach: int | None = None,
     *,
     bias: Bias | Tensor | None = None,
     session: DecodingSession | None = None,
@@ -99,18 +99,19 @@ def encode(
     """Run the blocks of an encoder one after another.
 
     Args:
-        blocks: of `qkv.nn.TransformerBlock`.
+        blocks: of `qkv.nn.TransformerBlock`; one with a `reach` sees so many positions to either side.
         x_BSM: embeddings (B, S, M), with positions.
         lengths: (B,); None if there is no padding.
-        reach: how many positions to either side are seen; None for all.
         bias: of all self-attentions' scores.
         session: keeps packed weights for a decoding.
 
     Returns:
         (B, S, M), arbitrary in the padding.
     """
-    mask = self_attention_mask(lengths, reach)
+    masks: dict[int | None, Mask | None] = {}  # by how far a block sees
     for block in blocks:
+        reach: int | None = block.reach  # type: ignore[assignment]
+        mask = masks.setdefault(reach, self_attention_mask(lengths, reach))
         x_BSM = block(x_BSM, mask, bias=bias, session=session)
     return x_BSM
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal, final
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from qkv.errors import ConfigError
 from qkv.nn.biases import AlibiBias, BiasModule, BucketedBias, RelativeBias
@@ -126,9 +126,10 @@ class TransformerParts:
         output_bias: whether the output layer has a bias.
         masked_head: whether a layer with an activation and a norm precedes the output layer, as in BERT.
         head_activation: of that layer; None for the same as in the feed-forward layers.
+        head_bias: whether that layer has a bias.
         labels: number of labels that the output layer scores, in place of the vocabulary; 0 for none.
-        pooler: the activation of a layer on the state of the first token, which then stands for the whole text; None
-            where each token has its labels.
+        pooler: what stands for the whole text: "tanh" or "relu" of a layer on the state of the first token, that state
+            itself ("first"), or the mean of all ("mean"); None where each token has its labels.
         residual: whether a recurrent encoder adds its input to its output.
         dropout: on embeddings and on the output of each sublayer.
         word_dropout: the fraction of tokens that a reader replaces by unknown, in training.
@@ -172,8 +173,9 @@ class TransformerParts:
     output_bias: bool = False
     masked_head: bool = False
     head_activation: Activation | None = None
+    head_bias: bool = True
     labels: int = 0
-    pooler: Literal["tanh", "relu"] | None = None
+    pooler: Literal["tanh", "relu", "first", "mean"] | None = None
     residual: bool = False
     dropout: float = 0.0
     word_dropout: float = 0.0
@@ -204,7 +206,7 @@ class TransformerParts:
         second = self._attention(self.cross or self.mechanism) if cross and self.features_mark is not None else None
         source = self._attention(self.cross or self.mechanism) if cross else None
         layer = GatedFeedForward if self.gated else FeedForward
-        return TransformerBlock(
+        block = TransformerBlock(
             attention,
             layer(self.width, self.feed_forward, self.dropout, activation=self.activation, bias=self.feed_forward_bias),
             self.norms,
@@ -213,6 +215,9 @@ class TransformerParts:
             dropout=self.dropout,
             reach=self.window if local else None,
         )
+        if index == 0 and not self.norms.first:
+            block.around_self.norm = nn.Identity()
+        return block
 
     def _attention(
         self, mechanism: MechanismConfig | None, positions: Rotary | BiasModule | None = None

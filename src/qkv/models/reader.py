@@ -90,7 +90,7 @@ class Reader(nn.Module):
         if self.recurrent is not None:
             states = self.dropout(recurrence.run(self.recurrent, x_BSM, lengths)[0])
             x_BSM = states + x_BSM if self.parts.residual else states
-        x_BSM = encode(self.blocks, x_BSM, padded, self.parts.window)
+        x_BSM = encode(self.blocks, x_BSM, padded)
         return torch.where(real[..., None], self.norm(x_BSM), 0), mask
 
     def _drop_words(self, ids: Tensor) -> Tensor:
@@ -121,23 +121,24 @@ def _clean_kinds(ids: Tensor, kinds: Tensor | None) -> Tensor:
 
 @final
 class FirstTokenPool(nn.Module):
-    """f(W x + b) of the first token's state x, which stands for the whole text.
+    """f(W x + b) of the first token's state x, or the state itself, which stands for the whole text.
 
     Args:
         width: M.
-        activation: f, "tanh" or "relu".
+        activation: f, "tanh" or "relu"; "first" for the state itself.
 
     Source: Devlin et al. 2019, "BERT", section 4.1.
     """
 
-    def __init__(self, width: int, activation: Literal["tanh", "relu"]) -> None:
+    def __init__(self, width: int, activation: Literal["tanh", "relu", "first"]) -> None:
         super().__init__()
         self.activate = torch.tanh if activation == "tanh" else torch.relu
-        self.linear = nn.Linear(width, width)
+        self.linear = None if activation == "first" else nn.Linear(width, width)
 
     def forward(self, states: Tensor, mask: Mask | None = None) -> Tensor:
         """(B, S, M) to (B, M)."""
-        return self.activate(apply_layer(self.linear, states[:, 0]))
+        first = states[:, 0]
+        return first if self.linear is None else self.activate(apply_layer(self.linear, first))
 
 
 @final
@@ -203,9 +204,11 @@ class TextClassifier(nn.Module):
         self.reader = Reader(config, unknown)
         self.pool: Pool | FirstTokenPool
         if isinstance(config, TransformerParts):
-            self.pool, self.buckets = FirstTokenPool(parts.width, parts.pooler or "tanh"), None
+            pool, self.buckets = parts.pooler or "tanh", None
+            self.pool = Pool(parts.width, "mean") if pool == "mean" else FirstTokenPool(parts.width, pool)
         else:
             self.pool, self.buckets = Pool(config.width, config.pool, config.pooling), config.wide
+        self.head = head_of(parts)
         self.output = nn.Linear(parts.width, parts.labels)
         self.dropout = Dropout(parts.dropout)
         self.wide = None if self.buckets is None else WideScores(self.buckets, parts.labels, parts.dropout)
@@ -242,7 +245,7 @@ class TextClassifier(nn.Module):
             ShapeError: shapes, types or ids that are not these; or features are given to a model without a wide part.
         """
         states, mask = self.reader(ids, lengths, kinds)
-        scores: Tensor = apply_layer(self.output, self.dropout(self.pool(states, mask)))
+        scores: Tensor = apply_layer(self.output, self.dropout(self.head(self.pool(states, mask))))
         if features is None or counts is None:
             return scores
         if self.wide is None:
@@ -279,6 +282,7 @@ class TextTagger(nn.Module):
         self.config = config
         self.parts = parts = config.parts
         self.reader = Reader(config, unknown)
+        self.head = head_of(parts)
         self.output = nn.Linear(parts.width, parts.labels)
         nn.init.zeros_(self.output.bias)
         xavier_uniform(self.output.weight)
@@ -303,7 +307,7 @@ class TextTagger(nn.Module):
         states, _ = self.reader(ids, lengths, kinds)
         if words is not None:
             states = states.gather(1, words[..., None].expand(-1, -1, states.shape[-1]))
-        return apply_layer(self.output, states)
+        return apply_layer(self.output, self.head(states))
 
 
 @final
@@ -314,20 +318,28 @@ class MaskedHead(nn.Module):
         width: M.
         activation: f.
         norms: the kind of the norm.
+        bias: whether there is b.
 
     Source: Devlin et al. 2019, "BERT", section 3.1.
     """
 
-    def __init__(self, width: int, activation: Activation, norms: NormParts) -> None:
+    def __init__(self, width: int, activation: Activation, norms: NormParts, *, bias: bool = True) -> None:
         super().__init__()
         self.activate = activation_of(activation)
-        self.linear = nn.Linear(width, width)
+        self.linear = nn.Linear(width, width, bias=bias)
         self.norm = norms.build(width)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., M) to (..., M)."""
         out: Tensor = self.norm(activated(self.activate, self.linear, x))
         return out
+
+
+def head_of(parts: TransformerParts) -> nn.Module:
+    """Create what comes before the output layer."""
+    if not parts.masked_head:
+        return nn.Identity()
+    return MaskedHead(parts.width, parts.head_activation or parts.activation, parts.norms, bias=parts.head_bias)
 
 
 @final
@@ -337,7 +349,8 @@ class MaskedLanguageModel(nn.Module):
     Args:
         parts: its parts.
 
-    Source: Devlin et al. 2019, "BERT"; Liu et al. 2019, "RoBERTa"; Sanh et al. 2019, "DistilBERT".
+    Source: Devlin et al. 2019, "BERT"; Liu et al. 2019, "RoBERTa"; Sanh et al. 2019, "DistilBERT"; Warner et al. 2024,
+        "Smarter, Better, Faster, Longer" (ModernBERT).
 
     Example:
         >>> parts = TransformerParts(20, 16, 4, 4, 4, 32, 2, kinds=2, masked_head=True, norms=NormParts(place="after"))
@@ -349,8 +362,7 @@ class MaskedLanguageModel(nn.Module):
         super().__init__()
         self.config = self.parts = parts
         self.reader = Reader(parts)
-        activation = parts.head_activation or parts.activation
-        self.head = MaskedHead(parts.width, activation, parts.norms) if parts.masked_head else nn.Identity()
+        self.head = head_of(parts)
         self.output = nn.Linear(parts.width, parts.size, bias=parts.output_bias)
         if parts.output_bias:
             nn.init.zeros_(self.output.bias)

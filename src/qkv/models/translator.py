@@ -174,7 +174,7 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
             bias = None if shared is None else bias_of(shared, count, count)
             positions = self.source_positions or self.positions
             x_BSM = self._embed(self.source_embedding, positions, self.source_embed_norm, ids, 0)
-            x_BSM = encode(self.encoder, x_BSM, padded, self.parts.window, bias=bias, session=session)
+            x_BSM = encode(self.encoder, x_BSM, padded, bias=bias, session=session)
         else:
             x_BSM = self.dropout(self.encoder(self.dropout(self.source_embedding(ids)), lengths, session))
         memory: Tensor = self.end_dropout(self.encoder_norm(x_BSM))

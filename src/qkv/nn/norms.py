@@ -56,13 +56,14 @@ class RMSNorm(nn.Module):
         return f"{self.weight.numel()}, eps={self.eps:g}" + (f", shift={self.shift:g}" if self.shift else "")
 
 
-def build_norm(name: str, width: int, eps: float) -> nn.Module:
+def build_norm(name: str, width: int, eps: float, *, bias: bool = True) -> nn.Module:
     """Create a norm by name.
 
     Args:
         name: "layer", "rms", or "rms_plus_one" for a gain that is stored less one.
         width: M.
         eps: ε.
+        bias: whether a layer norm has one; the others have none.
 
     Raises:
         ConfigError: the name is unknown.
@@ -73,7 +74,7 @@ def build_norm(name: str, width: int, eps: float) -> nn.Module:
     """
     match name:
         case "layer":
-            return nn.LayerNorm(width, eps)
+            return nn.LayerNorm(width, eps, bias=bias)
         case "rms":
             return RMSNorm(width, eps)
         case "rms_plus_one":
@@ -96,6 +97,8 @@ class NormParts:
         final: whether a norm ends the stack.
         heads: whether each head's queries and keys are normed.
         embedding: whether a norm follows the embeddings.
+        first: whether the first block begins with a norm, of norms before each sublayer.
+        bias: whether layer norms have biases.
 
     Raises:
         ConfigError: a name is unknown.
@@ -111,6 +114,8 @@ class NormParts:
     final: bool = True
     heads: bool = False
     embedding: bool = False
+    first: bool = True
+    bias: bool = True
 
     def __post_init__(self) -> None:
         expect_name("NormParts(kind)", self.kind, NORMS)
@@ -119,7 +124,7 @@ class NormParts:
 
     def build(self, width: int) -> nn.Module:
         """Create one of these norms."""
-        return build_norm(self.kind, width, self.eps)
+        return build_norm(self.kind, width, self.eps, bias=self.bias)
 
 
 PRE_NORM, POST_NORM = NormParts(), NormParts(place="after")

@@ -47,8 +47,8 @@ def load(run: str | Path, device: str | torch.device = "cpu", *, task: Task | No
         run: run folder, whose best checkpoint is used, or one checkpoint in it; the folder of an ensemble; "example", a
             German-English translator of 270 words in the package (`qkv.data.phrases`); or a folder
             that `transformers` wrote: GPT-2, GPT-NeoX, Llama, Mistral, Qwen2, Qwen3, Gemma 1 to 3, BERT, RoBERTa,
-            XLM-RoBERTa, DistilBERT, Marian, Pegasus, BART, mBART, M2M-100, NLLB or T5, in safetensors. Nothing in it is
-            executed or unpickled.
+            XLM-RoBERTa, DistilBERT, ModernBERT, Marian, Pegasus, BART, mBART, M2M-100, NLLB or T5, in safetensors.
+            Nothing in it is executed or unpickled.
         device: compute device.
         task: the task that it must have been trained for, by which a type checker knows the class of the model; None
             for any.

@@ -1,6 +1,7 @@
 """Families of language models: GPT-2, GPT-NeoX, Llama, Mistral, Qwen2, Qwen3, Gemma 1 to 3."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from qkv.hub.families.family import ACTIVATIONS, SIZES, Family, Setting, read_settings, write_settings
@@ -60,7 +61,7 @@ def _gpt2_rules(config: TransformerParts) -> list[WeightRule]:
     for i in range(config.layers):
         ours, theirs = f"blocks.{i}", f"transformer.h.{i}"
         rules += named(f"{ours}.around_self.norm", f"{theirs}.ln_1", _BOTH)
-        rules += _fused(f"{ours}.self_attention", f"{theirs}.attn.c_attn", Heads("rows", transposed=True))
+        rules += fused_rules(f"{ours}.self_attention", f"{theirs}.attn.c_attn", Heads("rows", transposed=True))
         rules += named(f"{ours}.self_attention.output", f"{theirs}.attn.c_proj", _BOTH, transposed)
         rules += named(f"{ours}.around_feed.norm", f"{theirs}.ln_2", _BOTH)
         rules += named(f"{ours}.feed_forward.expand", f"{theirs}.mlp.c_fc", _BOTH, transposed)
@@ -97,7 +98,7 @@ def _neox_rules(config: TransformerParts) -> list[WeightRule]:
     for i in range(config.layers):
         ours, theirs = f"blocks.{i}", f"gpt_neox.layers.{i}"
         rules += named(f"{ours}.around_self.norm", f"{theirs}.input_layernorm", _BOTH)
-        rules += _fused(f"{ours}.self_attention", f"{theirs}.attention.query_key_value", Heads("heads"), biased)
+        rules += fused_rules(f"{ours}.self_attention", f"{theirs}.attention.query_key_value", Heads("heads"), biased)
         rules += named(f"{ours}.self_attention.output", f"{theirs}.attention.dense", biased)
         rules += named(f"{ours}.around_feed.norm", f"{theirs}.post_attention_layernorm", _BOTH)
         rules += named(f"{ours}.feed_forward.expand", f"{theirs}.mlp.dense_h_to_4h", _BOTH)
@@ -183,7 +184,7 @@ def _gemma3(keys: SettingsReader) -> TransformerParts:
     every = keys.maybe("sliding_window_pattern") or keys.maybe("_sliding_window_pattern") or 6
     # Their code reads no soft cap of the scores here, unlike in Gemma 2.
     windows = _layer_windows(keys, every=every)
-    return _gemma2(keys, norms=norms, positions=_two_ropes(keys), softcap=None, **windows)
+    return _gemma2(keys, norms=norms, positions=two_ropes(keys), softcap=None, **windows)
 
 
 def _llama_rules(config: TransformerParts) -> list[WeightRule]:
@@ -221,7 +222,8 @@ def projection_rules(
     ]
 
 
-def _fused(ours: str, theirs: str, layout: LayoutChange, kinds: tuple[str, ...] = _BOTH) -> list[WeightRule]:
+def fused_rules(ours: str, theirs: str, layout: LayoutChange, kinds: tuple[str, ...] = _BOTH) -> list[WeightRule]:
+    """Return the rules of projections that both sides store as one."""
     return named(f"{ours}.projections.layers.0", theirs, kinds, layout)
 
 
@@ -294,8 +296,13 @@ def _rotated_share(keys: SettingsReader, rope: SettingsReader, kind: str, name: 
     return 1.0
 
 
-def _two_ropes(keys: SettingsReader) -> PositionParts:
-    """Read the positions of Gemma 3: blocks with a window have their own, without scaling."""
+def two_ropes(keys: SettingsReader, base: str = "rope_theta", local: str = "rope_local_base_freq") -> PositionParts:
+    """Read the positions of Gemma 3 and ModernBERT: blocks with a window have their own, without scaling.
+
+    Args:
+        keys: config.json.
+        base, local: the names of both bases beside the tables.
+    """
     table = keys.table_of("rope_parameters")
     full, sliding = (
         None if table is None else table.table_of(kind) for kind in ("full_attention", "sliding_attention")
@@ -308,12 +315,11 @@ def _two_ropes(keys: SettingsReader) -> PositionParts:
     }
     rope = SettingsReader(merged, {}, f"{keys.where}: rope_scaling" if full is None else full.where)
     rope.expect(truncate=True)
-    base = _rope(keys, rope)
+    full_rope = _rope(keys, rope, base)
     if sliding is not None and _rope_kind(sliding) != "default":
         sliding.refuse(_rope_kind_name(sliding), "default for blocks with a window")
     has_base = sliding is not None and sliding.get("rope_theta") is not None
-    local = sliding.number("rope_theta") if has_base else keys.number("rope_local_base_freq")  # type: ignore[union-attr]
-    return PositionParts("rotary", base=base.base, share=base.share, scaling=base.scaling, local_base=local)
+    return replace(full_rope, local_base=sliding.number("rope_theta") if has_base else keys.number(local))  # type: ignore[union-attr]
 
 
 def _windows(keys: SettingsReader) -> dict[str, Any]:
@@ -334,15 +340,19 @@ def _layer_windows(keys: SettingsReader, every: int) -> dict[str, Any]:
 
 
 def _windowed(keys: SettingsReader, defaults: list[str]) -> dict[str, Any]:
-    kinds, reach = keys.get("layer_types") or defaults, keys.maybe("sliding_window")
+    reach, windowed = keys.maybe("sliding_window"), windowed_blocks(keys, defaults)
+    return {} if reach is None else {"window": reach - 1, "windowed": windowed}
+
+
+def windowed_blocks(keys: SettingsReader, defaults: list[str]) -> tuple[bool, ...]:
+    """Return for each block whether it has the window."""
+    kinds = keys.get("layer_types") or defaults
     if not isinstance(kinds, list) or len(kinds) != len(defaults):
         keys.refuse("layer_types", f"a list of {len(defaults)} names")
-    if reach is None:
-        return {}
     for kind in kinds:
         if kind not in ("full_attention", "sliding_attention"):
             keys.refuse("layer_types", "full_attention or sliding_attention for each block")
-    return {"window": reach - 1, "windowed": tuple(kind == "sliding_attention" for kind in kinds)}
+    return tuple(kind == "sliding_attention" for kind in kinds)
 
 
 _CACHED = (r"\.rotary_emb\.inv_freq$", r"\.attention\.(bias|masked_bias)$")

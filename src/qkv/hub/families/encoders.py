@@ -1,13 +1,14 @@
-"""Families of masked language models and of classifiers on top of them: BERT, RoBERTa, XLM-RoBERTa, DistilBERT."""
+"""Families of masked language models and of classifiers on top: BERT, RoBERTa, XLM-RoBERTa, DistilBERT, ModernBERT."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
-from qkv.hub.families.decoders import projection_rules
+from qkv.hub.families.decoders import fused_rules, projection_rules, two_ropes, windowed_blocks
 from qkv.hub.families.family import SIZES, Family, Setting, read_settings
 from qkv.hub.families.keys import SettingsReader, labels_of
-from qkv.hub.families.rules import WeightRule, named
+from qkv.hub.families.rules import Half, Heads, WeightRule, named
 from qkv.models.parts import PositionParts, TransformerParts
 from qkv.nn.norms import NormParts
 
@@ -16,6 +17,7 @@ _HEADS = {
     "bert": ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions"),
     "roberta": ("lm_head.dense", "lm_head.layer_norm", "lm_head"),
     "distilbert": ("vocab_transform", "vocab_layer_norm", "vocab_projector"),
+    "modernbert": ("head.dense", "head.norm", "decoder"),
 }
 """For each family, the layer before the output layer, its norm, and the module with the output's bias."""
 
@@ -74,6 +76,17 @@ _DISTILBERT_SETTINGS = (
     Setting("attention_dropout", "attention_dropout", "share"),
 )
 
+_MODERNBERT_SETTINGS = (
+    *SIZES,
+    Setting("hidden_activation", "activation", "choice"),
+    Setting("classifier_activation", "head_activation", "choice"),
+    Setting("attention_bias", "attention_bias", "flag"),
+    Setting("mlp_bias", "feed_forward_bias", "flag"),
+    Setting("classifier_bias", "head_bias", "flag"),
+    Setting("mlp_dropout", "dropout", "share"),
+    Setting("attention_dropout", "attention_dropout", "share"),
+)
+
 
 def _bert(keys: SettingsReader, head: str = "bert", skipped: int = 0) -> TransformerParts:
     keys.expect(is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
@@ -97,6 +110,22 @@ def _distilbert(keys: SettingsReader) -> TransformerParts:
     return TransformerParts(**read_settings(_DISTILBERT_SETTINGS, keys), norms=norms, **_head(keys, "distilbert"))
 
 
+def _modernbert(keys: SettingsReader) -> TransformerParts:
+    keys.expect(rope_scaling=None)
+    parts, every = read_settings(_MODERNBERT_SETTINGS, keys), keys.size("global_attn_every_n_layers")
+    kinds = ["sliding_attention" if i % every else "full_attention" for i in range(parts["layers"])]
+    norms = NormParts("layer", keys.number("norm_eps"), embedding=True, first=False, bias=keys.flag("norm_bias"))
+    head = _head(keys, "modernbert")
+    return TransformerParts(
+        **{**parts, **head, "head_activation": parts["head_activation"]},
+        norms=norms,
+        positions=two_ropes(keys, "global_rope_theta", "local_rope_theta"),
+        gated=True,
+        window=keys.size("local_attention") // 2,
+        windowed=windowed_blocks(keys, kinds),
+    )
+
+
 def _head(keys: SettingsReader, name: str) -> dict[str, Any]:
     """Return the parts of the head: whether there is one, and whether its output layer has its own weights."""
     headed = f"{_HEADS[name][0]}.weight" in keys.tensors
@@ -104,16 +133,21 @@ def _head(keys: SettingsReader, name: str) -> dict[str, Any]:
     tied = not separate and not (headed and keys.get("tie_word_embeddings") is False)
     # RoBERTa's code uses the exact GELU there, whatever the blocks use.
     activation = "gelu" if name == "roberta" else None
-    return {"masked_head": headed, "output_bias": headed, "tied": tied, "head_activation": activation}
+    biased = headed and keys.get("decoder_bias") is not False
+    return {"masked_head": headed, "output_bias": biased, "tied": tied, "head_activation": activation}
 
 
 def _head_rules(config: TransformerParts, name: str) -> list[WeightRule]:
     if not config.masked_head:
         return []
     layer, norm, output = _HEADS[name]
-    rules = named("head.linear", layer, _BOTH) + named("head.norm", norm, _BOTH)
-    rules.append(WeightRule("output.bias", (f"{output}.bias",)))
-    weight = f"{output}.weight" if name == "distilbert" else f"{output}.decoder.weight"
+    rules = named("head.linear", layer, _BOTH if config.head_bias else ("weight",))
+    rules += named("head.norm", norm, _BOTH if config.norms.bias else ("weight",))
+    if config.labels:
+        return rules
+    if config.output_bias:
+        rules.append(WeightRule("output.bias", (f"{output}.bias",)))
+    weight = f"{output}.weight" if name in ("distilbert", "modernbert") else f"{output}.decoder.weight"
     return rules if config.tied else [*rules, WeightRule("output.weight", (weight,))]
 
 
@@ -131,6 +165,25 @@ def _rules(name: str, block: _Block, config: TransformerParts) -> list[WeightRul
         rules += named(f"{ours}.feed_forward.contract", f"{theirs}.{block.contract}", _BOTH)
         rules += named(f"{ours}.around_feed.norm", f"{theirs}.{block.last_norm}", _BOTH)
     return rules + _head_rules(config, name)
+
+
+def _modernbert_rules(config: TransformerParts) -> list[WeightRule]:
+    normed = _BOTH if config.norms.bias else ("weight",)
+    attended = _BOTH if config.attention_bias else ("weight",)
+    fed = _BOTH if config.feed_forward_bias else ("weight",)
+    rules = named("reader.embed", "model.embeddings.tok_embeddings", ["weight"])
+    rules += named("reader.embed_norm", "model.embeddings.norm", normed)
+    for i in range(config.layers):
+        ours, theirs = f"reader.blocks.{i}", f"model.layers.{i}"
+        rules += named(f"{ours}.around_self.norm", f"{theirs}.attn_norm", normed if i else ())
+        rules += fused_rules(f"{ours}.self_attention", f"{theirs}.attn.Wqkv", Heads("rows"), attended)
+        rules += named(f"{ours}.self_attention.output", f"{theirs}.attn.Wo", attended)
+        rules += named(f"{ours}.around_feed.norm", f"{theirs}.mlp_norm", normed)
+        # The activation is on the upper half, which we call the gate.
+        rules += named(f"{ours}.feed_forward.gate", f"{theirs}.mlp.Wi", fed, Half(0))
+        rules += named(f"{ours}.feed_forward.expand", f"{theirs}.mlp.Wi", fed, Half(1))
+        rules += named(f"{ours}.feed_forward.contract", f"{theirs}.mlp.Wo", fed)
+    return rules + named("reader.norm", "model.final_norm", normed) + _head_rules(config, "modernbert")
 
 
 _DEFAULTS = {
@@ -189,6 +242,31 @@ ENCODERS = (
         (("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"),),
         synonyms={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
     ),
+    Family(
+        "modernbert",
+        "ModernBertForMaskedLM",
+        "fill",
+        _modernbert,
+        _modernbert_rules,
+        "model.",
+        {
+            "hidden_activation": "gelu",
+            "classifier_activation": "gelu",
+            "max_position_embeddings": 8192,
+            "norm_eps": 1e-5,
+            **dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), False),
+            "global_attn_every_n_layers": 3,
+            "local_attention": 128,
+            "classifier_pooling": "cls",
+            "global_rope_theta": 160_000.0,
+            "local_rope_theta": 10_000.0,
+            "pad_token_id": 50283,
+            "bos_token_id": 50281,
+            "eos_token_id": 50282,
+            "tie_word_embeddings": True,
+        },
+        copies=(("decoder.weight", "model.embeddings.tok_embeddings.weight"),),
+    ),
 )
 
 
@@ -208,29 +286,39 @@ class _Pooler(NamedTuple):
     used: tuple[str, ...] = ()
 
 
-_POOLERS = {
+_POOLERS: Mapping[str, _Pooler | None] = {
     "bert": _Pooler("bert.pooler.dense", "tanh", "classifier", (r"\.pooler\.",)),
     "roberta": _Pooler("classifier.dense", "tanh", "classifier.out_proj"),
     "xlm-roberta": _Pooler("classifier.dense", "tanh", "classifier.out_proj"),
     "distilbert": _Pooler("pre_classifier", "relu", "classifier"),
+    "modernbert": None,
 }
+"""None where classifiers of texts and of tokens have the head of the masked language model."""
+_POOLS: Mapping[str, Literal["first", "mean"]] = {"cls": "first", "mean": "mean"}
+_Labeling = Literal["classify", "tag"]
 
 
-def _labeled(family: Family, pooler: _Pooler | None, keys: SettingsReader) -> TransformerParts:
-    config = family.configure(keys)
-    activation = None if pooler is None else pooler.activation
-    labels = len(labels_of(keys))
-    return replace(config, masked_head=False, tied=False, output_bias=True, labels=labels, pooler=activation)
+def _labeled(family: Family, task: _Labeling, keys: SettingsReader) -> TransformerParts:
+    config, pooler = family.configure(keys), _POOLERS[family.name]
+    pooled = pooler.activation if pooler is not None else keys.choice("classifier_pooling", _POOLS)
+    return replace(
+        config,
+        masked_head=pooler is None,
+        tied=False,
+        output_bias=True,
+        labels=len(labels_of(keys)),
+        pooler=pooled if task == "classify" else None,
+    )
 
 
-def _labeled_rules(family: Family, pooler: _Pooler | None, config: TransformerParts) -> list[WeightRule]:
-    rules = family.rules(config)
-    if pooler is None:
+def _labeled_rules(family: Family, task: _Labeling, config: TransformerParts) -> list[WeightRule]:
+    rules, pooler = family.rules(config), _POOLERS[family.name]
+    if task == "tag" or pooler is None:
         return rules + named("output", "classifier", _BOTH)
     return rules + named("pool.linear", pooler.layer, _BOTH) + named("output", pooler.output, _BOTH)
 
 
-def _labeler_family(family: Family, task: Literal["classify", "tag"]) -> Family:
+def _labeler_family(family: Family, task: _Labeling) -> Family:
     """Return the family of classifiers of texts or tokens whose states are those of a masked language model."""
     pooler = _POOLERS[family.name] if task == "classify" else None
     ending = "ForSequenceClassification" if task == "classify" else "ForTokenClassification"
@@ -239,12 +327,11 @@ def _labeler_family(family: Family, task: Literal["classify", "tag"]) -> Family:
         family,
         class_name=family.class_name.replace("ForMaskedLM", ending),
         task=task,
-        configure=partial(_labeled, family, pooler),
-        rules=partial(_labeled_rules, family, pooler),
+        configure=partial(_labeled, family, task),
+        rules=partial(_labeled_rules, family, task),
         ignored=tuple(pattern for pattern in family.ignored if pattern not in used),
         copies=(),
     )
 
 
-_LABELING: tuple[Literal["classify", "tag"], ...] = ("classify", "tag")
-LABELERS = tuple(_labeler_family(family, task) for family in ENCODERS for task in _LABELING)
+LABELERS = tuple(_labeler_family(family, task) for family in ENCODERS for task in get_args(_Labeling))

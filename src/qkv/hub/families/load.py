@@ -303,10 +303,11 @@ _ROUNDED = 2**-7
 _DECODER_BIAS = ".decoder.bias"
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 """Types that float32 holds exactly."""
-_HEADS = ("lm_head", "embed_out", "cls.predictions", "vocab_")
+_HEADS = ("head.", "embed_out", "cls.predictions", "vocab_", "decoder.weight")
 _OUTPUTS = (
     "lm_head.weight",
     "embed_out.weight",
+    "decoder.weight",
     "vocab_projector.weight",
     "cls.predictions.decoder.weight",
     "lm_head.decoder.weight",

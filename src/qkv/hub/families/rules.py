@@ -89,6 +89,26 @@ class Heads:
 
 @final
 @dataclass(frozen=True)
+class Half:
+    """The upper or the lower half of the rows of one of their tensors; the rule of the upper half comes first.
+
+    Args:
+        index: 0 for the upper one, 1 for the lower one.
+    """
+
+    index: int
+
+    def to_ours(self, parts: list[Tensor], config: TransformerParts) -> Tensor:
+        """Return the half."""
+        return parts[0].chunk(2)[self.index]
+
+    def to_theirs(self, tensor: Tensor, config: TransformerParts) -> list[Tensor]:
+        """Return it, which `to_theirs` puts below the other one."""
+        return [tensor]
+
+
+@final
+@dataclass(frozen=True)
 class HeadGain:
     """The gain of a norm of each head's queries or keys, permuted like these."""
 
@@ -157,7 +177,8 @@ def to_theirs(rules: Iterable[WeightRule], ours: Mapping[str, Tensor], config: T
     """Return their tensors, made from ours."""
     theirs: dict[str, Tensor] = {}
     for rule in rules:
-        theirs |= zip(rule.theirs, rule.layout.to_theirs(ours[rule.ours], config), strict=True)
+        for name, tensor in zip(rule.theirs, rule.layout.to_theirs(ours[rule.ours], config), strict=True):
+            theirs[name] = torch.cat([theirs[name], tensor]) if name in theirs else tensor
     return theirs
 
 

@@ -14,7 +14,7 @@ PoolOfTokens = Literal["mean", "first"]
 class EmbedSettings(DeviceSettings):
     """Write a vector for each line of standard input, as JSON lines or as one file for NumPy.
 
-    RUN is the folder of an encoder: BERT, RoBERTa, XLM-RoBERTa, DistilBERT, or one of sentence-transformers.
+    RUN is the folder of an encoder (BERT, RoBERTa, XLM-RoBERTa, DistilBERT, ModernBERT) or of sentence-transformers.
 
     Example: echo "a dog" | qkv embed all-MiniLM-L6-v2 --out texts.npy
     """

@@ -35,8 +35,6 @@ RESULTS = Path(__file__).parent / "results" / "loaded_map.json"
 LAYERS, WIDTH, HEADS, VOCABULARY = 2, 256, 8, 512
 EACH = 8
 VIEWS = {
-    "row": "row?layer=1&head=3&query={last}&top=32",
-    "column": "column?layer=1&head=3&key=7&top=32",
     "steps": "steps?layer=1&head=3&query={last}",
     "cell": "cell?layer=1&head=3&query={last}&key=7",
     "graph": "graph?layers=0,1&query={last}&top=4&frontier=8",

@@ -94,6 +94,7 @@ def paths_of(count):
     maps = [f"layer=0&head={head}" for head in (0, 1, "mean")]
     return [
         *(f"tile?{where}&{tile}&how=mean&quantity={what}" for where in maps for what in ("weight", "contribution")),
+        f"tile?layer=0&head=mean&{tile}&how=mean&quantity=rollout",
         *(f"track?{where}&what={what}&level=0" for where in maps for what in ("entropy", "received", "peak")),
         *(f"cell?{where}&query={query}&key={key}" for where in maps for query in (2, count - 1) for key in (0, 2)),
         f"graph?layers=0&query={count - 1}&top=4&frontier=12",
@@ -121,6 +122,34 @@ def test_a_page_computes_what_the_viewer_computes(js, name):
         assert mine == pytest.approx(numbers_of(theirs), **close), path
     assert bool(made.missing) == (name == "function")
     handler.close()
+
+
+def test_rollout_of_a_page_is_that_of_the_viewer_through_both_sides(js):
+    given = translator()
+    made, handler = page(given), RequestHandler(given)
+    paths = [f"tile?layer={layer}&head=mean&level=0&row=0&column=0&how=mean&quantity=rollout" for layer in range(4)]
+    found = answered(js, made, paths)
+    for path in paths:
+        assert found[path]["values"] == pytest.approx(numbers_of(handler.ask(*path.split("?"))), abs=1e-6)
+    handler.close()
+
+
+def translator():
+    """Two layers that read five tokens, and two that write three."""
+    generator = torch.Generator().manual_seed(8)
+
+    def layer(name, kind, queries, keys):
+        sizes = {"source": 5, "target": 3}
+        query = torch.randn(2, sizes[queries], 4, generator=generator)
+        return Layer(name, kind, queries, keys, query, *torch.randn(2, 2, sizes[keys], 4, generator=generator))
+
+    layers = (
+        layer("encoder.0", "self", "source", "source"),
+        layer("encoder.1", "self", "source", "source"),
+        layer("decoder.0", "self", "target", "target"),
+        layer("decoder.cross", "cross", "target", "source"),
+    )
+    return Scene("small", {"source": tuple("abcde"), "target": tuple("xyz")}, layers)
 
 
 @pytest.mark.parametrize("name", [name for name in SCENES if name != "function"])

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import nn
 
 from qkv.recording.patching import Change, patch
@@ -27,13 +26,13 @@ def with_answers(scene: Scene, model: nn.Module, trace: Trace, answer: Callable[
     def change_of(change: Any) -> Change:
         if change == "mean":
             return ("mean", trace)
-        return change if isinstance(change, str) else ("mechanism", change)  # type: ignore[return-value]
+        return change if isinstance(change, str | tuple) else ("mechanism", change)  # type: ignore[return-value]
 
     def rerun(changes: Mapping[str, Mapping[int, Any]]) -> ModelAnswer:
         patched = {
             layer: {head: change_of(change) for head, change in heads.items()} for layer, heads in changes.items()
         }
-        with lock, torch.no_grad(), patch(model, patched):
+        with lock, patch(model, patched):
             return answer()
 
     return replace(scene, rerun=rerun)

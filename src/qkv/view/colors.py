@@ -12,6 +12,12 @@ _VIRIDIS_HEX = """
 2f6b8e 2c728e 297a8e 26828e 23898e 21918c 1f988b 1fa088 22a785 28ae80 32b67a
 3fbc73 4ec36b 5ec962 70cf57 84d44b 98d83e addc30 c2df23 d8e219 ece51b fde725
 """
+# Source: ColorBrewer (Harrower and Brewer 2003), for numbers of both signs.
+_SIGNED_HEX = """
+2d004b 390c5e 451871 522584 5f3a91 6d529c 7b6aa8 8a7eb3 9990bf a9a1cb b7b1d5
+c3c0dd cfcfe5 dadcec e4e5f0 eeeef3 f7f7f6 f9efe1 fce8cd fee1b9 fed59f fdc885
+fdbc6b f7ac52 ee9b39 e58a20 d97b12 cb6e0d bd6109 ae5506 9e4c07 8d4307 7f3b08
+"""
 Ramp = tuple[tuple[int, int, int], ...]
 
 
@@ -20,7 +26,7 @@ def _ramp(codes: str) -> Ramp:
 
 
 RAMP: Ramp = _ramp(_HEX)
-RAMPS: dict[str, Ramp] = {"cividis": RAMP, "viridis": _ramp(_VIRIDIS_HEX)}
+RAMPS: dict[str, Ramp] = {"cividis": RAMP, "viridis": _ramp(_VIRIDIS_HEX), "PuOr_r": _ramp(_SIGNED_HEX)}
 
 
 def color(fraction: float, ramp: Ramp = RAMP) -> tuple[int, int, int]:

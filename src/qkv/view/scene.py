@@ -133,8 +133,9 @@ class ModelAnswer:
 
 
 Rerun = Callable[[Mapping[str, Mapping[int, Any]]], ModelAnswer]
-"""Runs the model of a scene again with changed heads: by layer and head "zero", "mean" over the text, or a function
-from the mechanism of the layer to parts that differ."""
+"""Runs the model of a scene again with changed heads, and with gradients if they are enabled: by layer and head "zero",
+"mean" over the text, ("weights", function), or a function from the mechanism of the layer to parts that differ. Its
+first pass gives the probabilities."""
 
 
 @final

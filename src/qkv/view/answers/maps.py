@@ -1,26 +1,31 @@
 """The maps of a scene: tiles, tracks and progress of any head, in bounded memory."""
 
 from collections.abc import Callable
-from typing import Any, Literal, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from qkv.errors import ConfigError
 from qkv.view.answers.answer import Numbers, numbers
+from qkv.view.answers.attribution import gradients_of, rollout_of
 from qkv.view.answers.background import Background
 from qkv.view.answers.byte_lru import ByteLRU
 from qkv.view.answers.head import head_of, norms
 from qkv.view.answers.pooling import SIDE
 from qkv.view.answers.pyramid import Pooling, Pyramid, Statistic, TileIndex
-from qkv.view.answers.weights import HeadWeights, MeanWeights
+from qkv.view.answers.weights import GivenWeights, HeadWeights, MeanWeights
 from qkv.view.scene import Scene
 
 PYRAMIDS = 512 << 20
 """Maximum bytes of all pyramids together, except for a single larger one."""
 TILES = 64 << 20
 """Maximum bytes of cached tiles."""
-Quantity = Literal["weight", "contribution"]
+_GRADIENTS = 128 << 20
+"""Maximum bytes of cached gradients, except for those of a single larger layer."""
+Quantity = str
+"""weight; contribution; rollout; gradient, or gradient.N for row N of the answer."""
+QUANTITIES = ("weight", "contribution", "rollout", "gradient")
 
 
 @final
@@ -38,6 +43,7 @@ class Maps:
         self._scene = scene
         self.background = Background(on_error)
         self._pyramids = ByteLRU[Pyramid](PYRAMIDS, lambda pyramid: pyramid.bytes, self.background.drop)
+        self._gradients = ByteLRU[Tensor](_GRADIENTS, lambda gradients: gradients.nbytes)
         self._tiles = ByteLRU[Numbers](TILES, lambda tile: len(tile.content))
 
     @property
@@ -96,22 +102,32 @@ class Maps:
         return self._pyramids.get((layer, head, quantity), lambda: self._built(layer, head, quantity))
 
     def _built(self, layer: int, head: int | None, quantity: Quantity) -> Pyramid:
+        pyramid = Pyramid(self._weights(layer, head, quantity))
+        if pyramid.small:
+            pyramid.finish()
+        return pyramid
+
+    def _weights(self, layer: int, head: int | None, quantity: Quantity) -> HeadWeights | MeanWeights | GivenWeights:
         recorded = self._scene.layers[layer]
+        first = head_of(recorded, head or 0)
+        if quantity == "rollout":
+            return GivenWeights(rollout_of(self._scene, layer), first)
+        if quantity.startswith("gradient"):
+            row = int(quantity.partition(".")[2]) if "." in quantity else None
+            gradients = self._gradients.get((layer, row), lambda: gradients_of(self._scene, layer, row))
+            return GivenWeights(gradients.mean(0) if head is None else gradients[head], first)
         weights = [
             HeadWeights(head_of(recorded, each), norms(recorded, each) if quantity == "contribution" else None)
             for each in (range(recorded.heads) if head is None else (head,))
         ]
-        pyramid = Pyramid(MeanWeights(weights) if head is None else weights[0])
-        if pyramid.small:
-            pyramid.finish()
-        return pyramid
+        return MeanWeights(weights) if head is None else weights[0]
 
     def _begin(self, pyramid: Pyramid) -> None:
         if not pyramid.exact:
             self.background.ask(pyramid)
 
     def _of(self, layer: int, head: int | None) -> list[Pyramid]:
-        pyramids = (self._pyramids.find((layer, head, quantity)) for quantity in ("weight", "contribution"))
+        pyramids = (self._pyramids.find((layer, head, quantity)) for quantity in QUANTITIES)
         return [pyramid for pyramid in pyramids if pyramid is not None]
 
 

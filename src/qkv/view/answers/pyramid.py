@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qkv.view.answers.byte_lru import ByteLRU
 from qkv.view.answers.pooling import SIDE, extents, fine, information, levels, pooled, pooled_columns, pooled_rows
-from qkv.view.answers.weights import HeadWeights, MeanWeights
+from qkv.view.answers.weights import GivenWeights, HeadWeights, MeanWeights
 
 STORED = 1 << 24
 """Maximum cells of the finest stored level: 128 MiB for mean and maximum, and a third of it for the others."""
@@ -59,7 +59,7 @@ class Pyramid:
         done: number of exact rows.
     """
 
-    def __init__(self, weights: HeadWeights | MeanWeights) -> None:
+    def __init__(self, weights: HeadWeights | MeanWeights | GivenWeights) -> None:
         self.weights = weights
         self.shape = rows, columns = weights.head.shape
         self.levels = levels(rows, columns)
@@ -85,7 +85,7 @@ class Pyramid:
     @property
     def small(self) -> bool:
         """Whether computing everything takes about as long as computing one tile."""
-        return self.shape[0] * self.shape[1] * self.weights.head.depth <= _CHEAP
+        return self.shape[0] * self.shape[1] * self.weights.depth <= _CHEAP
 
     def size(self, level: int) -> tuple[int, int]:
         """Return the number of cells of a level, vertically and horizontally."""
@@ -203,7 +203,7 @@ class Pyramid:
         wide = max(1, across.stop - across.start)
         ready = self.weights.ready
         budget, passed = (_SAMPLE, wide) if ready else (_SAMPLE_WITH_PASSES, wide + self.shape[1])
-        per_cell = max(1, min(1 << level, budget // (len(rows) * passed * self.weights.head.depth)))
+        per_cell = max(1, min(1 << level, budget // (len(rows) * passed * self.weights.depth)))
         samples = _sampled_rows(rows, level, per_cell, self.shape[0])
         part, cells = self.weights.rows(samples.flatten()), []
         for chunk in self._chunks(across, samples.numel(), 1 << level):
@@ -215,7 +215,7 @@ class Pyramid:
 
     def _chunks(self, across: slice, rows: int, block: int) -> Iterator[slice]:
         """Iterate over columns in groups small enough that a block of rows stays in the cache."""
-        step = max(1, _CHUNK // (max(1, rows) * self.weights.head.depth) // block) * block
+        step = max(1, _CHUNK // (max(1, rows) * self.weights.depth) // block) * block
         for start in range(across.start, across.stop, step):
             yield slice(start, min(start + step, across.stop))
 

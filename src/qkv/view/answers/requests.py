@@ -14,7 +14,7 @@ from qkv.view.answers.graph import DEEPEST, GraphRequest, graph
 from qkv.view.answers.graph import MOST as LINKS
 from qkv.view.answers.head import head_of
 from qkv.view.answers.listing import PIECE, contents, token_range
-from qkv.view.answers.maps import Maps, Quantity
+from qkv.view.answers.maps import QUANTITIES, Maps, Quantity
 from qkv.view.answers.mechanisms import mechanisms
 from qkv.view.answers.opening import first_shown
 from qkv.view.answers.pyramid import Pooling, Statistic, TileIndex
@@ -131,6 +131,7 @@ class RequestHandler:
             "mechanisms": RequestKind("GET", ("layer", "head"), self._mechanisms),
             "whatif": RequestKind("POST", (), lambda request: JsonValue(whatif(self.scene, request.body))),
             "rerun": RequestKind("POST", (), self._rerun),
+            "answer": RequestKind("GET", (), self._answer),
             "heads": RequestKind("GET", (), self._gallery),
         }
 
@@ -220,9 +221,16 @@ class RequestHandler:
         return JsonValue(mechanisms(head_of(self.scene.layers[layer], head)))
 
     def _rerun(self, request: RequestParameters) -> Answer:
+        return JsonValue(rerun(self.scene, self._answered(), request.body))
+
+    def _answer(self, request: RequestParameters) -> Answer:
+        answer = self._answered()
+        return JsonValue({"text": answer.text, "labels": answer.labels})
+
+    def _answered(self) -> ModelAnswer:
         if self._unchanged is None:
             self._unchanged = unchanged(self.scene)
-        return JsonValue(rerun(self.scene, self._unchanged, request.body))
+        return self._unchanged
 
     def _gallery(self, request: RequestParameters) -> Answer:
         if self._heads is None:
@@ -243,9 +251,14 @@ class RequestHandler:
     def _pooling(request: RequestParameters) -> Pooling:
         return cast("Pooling", request.choice("how", ("mean", "max")))
 
-    @staticmethod
-    def _quantity(request: RequestParameters) -> Quantity:
-        return cast("Quantity", request.choice("quantity", ("weight", "contribution")))
+    def _quantity(self, request: RequestParameters) -> Quantity:
+        kind, dot, row = request.text("quantity").partition(".")
+        if kind == "gradient" and dot:
+            return f"gradient.{RequestParameters({'quantity': row}, ('quantity',)).number('quantity', self._rows())}"
+        return request.choice("quantity", QUANTITIES)
+
+    def _rows(self) -> int:
+        return len(self._answered().labels)
 
 
 def _request(parameters: str, names: tuple[str, ...], body: Any) -> RequestParameters:

@@ -44,7 +44,8 @@ def rerun(scene: Scene, before: ModelAnswer, body: object) -> dict[str, Any]:
         change = expect_name("output", output, ("zero", "mean"))
     layers = scene.layers if scope == "model" else scene.layers[layer : layer + 1]
     heads = {each.name: [head] if scope == "head" else list(range(each.heads)) for each in layers}
-    after = scene.rerun({name: dict.fromkeys(numbers, change) for name, numbers in heads.items()})
+    with torch.no_grad():
+        after = scene.rerun({name: dict.fromkeys(numbers, change) for name, numbers in heads.items()})
     return compared(before, after)
 
 
@@ -91,4 +92,5 @@ def unchanged(scene: Scene) -> ModelAnswer:
     if scene.rerun is None:
         hint = "Open a run that writes text or labels, with `qkv view RUN`; a recorded trace has no model."
         raise UnsupportedError("the whole model", "a scene of a model that can run again", "none", hint)
-    return scene.rerun({})
+    with torch.no_grad():
+        return scene.rerun({})

@@ -43,6 +43,11 @@ class HeadWeights:
             self._map_of_all = head.map()
 
     @property
+    def depth(self) -> int:
+        """How many numbers a pair takes while its weight is computed."""
+        return self.head.depth
+
+    @property
     def bytes(self) -> int:
         """Maximum memory beyond the layer's tensors: keys with masked ones zeroed, and row states."""
         keys = self.head.key
@@ -113,6 +118,11 @@ class MeanWeights:
         self.head = heads[0].head
 
     @property
+    def depth(self) -> int:
+        """As for one head."""
+        return self.head.depth
+
+    @property
     def bytes(self) -> int:
         """Maximum memory beyond the layer's tensors."""
         return sum(weights.bytes for weights in self._heads)
@@ -134,6 +144,39 @@ class MeanWeights:
         """Compute some rows, one tile after another: returns a function of the columns."""
         parts = [weights.rows(rows) for weights in self._heads]
         return lambda columns: _mean(part(columns) for part in parts)
+
+
+@final
+class GivenWeights:
+    """A matrix that is known, as `HeadWeights` gives the weights of a head.
+
+    Args:
+        matrix: (Q, K).
+        head: a head of the same size.
+    """
+
+    depth = 1
+    ready = True
+
+    def __init__(self, matrix: Tensor, head: Head) -> None:
+        self._matrix, self.head = matrix, head
+
+    @property
+    def bytes(self) -> int:
+        """The memory of the matrix."""
+        return self._matrix.nbytes
+
+    def any_visible(self, rows: slice, columns: slice) -> bool:
+        """Return True: what a mask hides does not matter here."""
+        return True
+
+    def tile(self, rows: slice, columns: slice) -> Tensor:
+        """Return adjacent rows: (rows, columns)."""
+        return self._matrix[rows, columns]
+
+    def rows(self, rows: slice | Tensor) -> Callable[[slice], Tensor]:
+        """Return some rows: a function of the columns."""
+        return lambda columns: self._matrix[rows][:, columns]
 
 
 def _mean(tiles: Iterable[Tensor]) -> Tensor:

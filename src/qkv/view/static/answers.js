@@ -86,6 +86,11 @@ export function finestOf({ held }, { layer, how, quantity }) {
   return level && (how === "max" || quantity !== "weight") ? null : level;
 }
 
+/** @param {State} state @returns {string} what maps show, as requests name it */
+export function shownIn({ quantity, of }) {
+  return quantity === "gradient" && of !== undefined ? `gradient.${of}` : quantity;
+}
+
 /**
  * A token's label, or its position until it is loaded.
  * @param {Sequence} tokens @param {number} place @returns {string}

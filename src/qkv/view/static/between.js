@@ -1,8 +1,8 @@
 // The alignment of one layer: a range of its queries against a range of its keys.
 
 import { alignment } from "./alignment.js";
-import { latest, path, sidesOf } from "./answers.js";
-import { gradient } from "./colors.js";
+import { latest, path, shownIn, sidesOf } from "./answers.js";
+import { gradient, signed } from "./colors.js";
 import { button, hinted, touched } from "./controls.js";
 import { element, token } from "./dom.js";
 import { equation } from "./equation.js";
@@ -63,7 +63,7 @@ export function alignments(home, page) {
       const bar = element("span.ramp");
       bar.style.background = gradient(page.ramp(state));
       legend.replaceChildren(
-        state.quantity,
+        page.shown(state),
         ...[element("span", figure(sentence.scale[0])), bar, element("span", figure(sentence.scale[1]))],
       );
     };
@@ -111,8 +111,8 @@ async function cut(page, state, rows, columns) {
   const weights = new Float32Array(height * width);
   for (let row = Math.floor(rows.start / SIZE); row * SIZE < rows.stop; row++) {
     for (let column = Math.floor(columns.start / SIZE); column * SIZE < columns.stop; column++) {
-      const { layer, head, how, quantity } = state;
-      const grid = await page.source.grid(path("tile", { layer, head, level: 0, row, column, how, quantity }));
+      const { layer, head, how } = state;
+      const grid = await page.source.grid(path("tile", { layer, head, level: 0, row, column, how, quantity: shownIn(state) }));
       for (let r = Math.max(rows.start, row * SIZE); r < Math.min(rows.stop, row * SIZE + grid.rows); r++) {
         const from = Math.max(columns.start, column * SIZE);
         const to = Math.min(columns.stop, column * SIZE + grid.columns);
@@ -140,7 +140,7 @@ async function cut(page, state, rows, columns) {
     target: of(target, rows, "shown"),
     notes: { source: noted(source, columns), target: noted(target, rows) },
     links: /** @type {import("./sentence.js").Sentence["links"]} */ (state.links),
-    scale: [low, high],
+    scale: state.quantity === "gradient" ? [signed(low, high).low, signed(low, high).high] : [low, high],
     log: state.log === "1" && low === 0,
     weights,
   };

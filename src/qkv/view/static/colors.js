@@ -19,6 +19,12 @@ export function placeOf({ low, high, log }, value) {
   return clamp((value - low) / (high - low), 0, 1);
 }
 
+/** @param {number} low @param {number} high @returns {Scale} with 0 in the middle */
+export function signed(low, high) {
+  const most = Math.max(-low, high) || 1;
+  return { low: -most, high: most, log: false };
+}
+
 /**
  * The color at a position of the scale.
  * @param {Color[]} ramp evenly spaced colors @param {number} place 0 to 1 @returns {Color}

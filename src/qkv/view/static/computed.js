@@ -21,6 +21,7 @@ import { tokens } from "./texts.js";
  */
 
 const [SIDE, SMALL, VERSION, TERMS, DISPLAYED] = [256, 32, 2, 3, 64];
+const LONGEST = 2048; // tokens of a text whose rollout is computed
 const [MATRICES, PAUSE] = [8, 30]; // kept; milliseconds of computing before the page may draw
 const THRESHOLDS = { diagonal: 0.4, next: 0.4, previous: 0.4, local: 0.6, first: 0.4, separator: 0.4, same: 0.4, broad: 0.8 };
 const SEPARATOR = /^(?:[^\p{L}\p{N}_\s]{1,3}|\[[A-Z]+\]|<\/?[\p{L}\p{N}_|]+>|<\|[^|]*\|>)$/u;
@@ -130,9 +131,14 @@ export function computed(net, run) {
   const names = Object.keys(run.tokens ?? run.sequences);
   const listed = run.tokens ?? Object.fromEntries(names.map((name) => [name, tokens(run.sequences[name])]));
   const pooled = new Map();
+  /** @param {number} l @param {number | null} head @param {string} quantity */
+  const made = async (l, head, quantity) => {
+    if (quantity.startsWith("gradient")) throw new Error("This page has no gradients: the viewer of a run, `qkv view RUN`, shows gradient × attention.");
+    return quantity === "rollout" ? rolledOut(layers, l) : matrixOf(net, layers[l], head, quantity === "contribution");
+  };
   const matrix = (/** @type {number} */ l, /** @type {number | null} */ head, /** @type {string} */ quantity) => {
     const key = `${l} ${head} ${quantity}`;
-    const known = pooled.get(key) ?? matrixOf(net, layers[l], head, quantity === "contribution");
+    const known = pooled.get(key) ?? made(l, head, quantity);
     pooled.delete(key);
     pooled.set(key, known); // the last used is the last to go
     for (const oldest of pooled.keys()) if (pooled.size > MATRICES) pooled.delete(oldest);
@@ -232,6 +238,35 @@ async function matrixOf(net, layer, head, contribution) {
     began = performance.now();
   }
   return { size, at: (/** @type {number} */ i, /** @type {number} */ j) => values[i * size[1] + j], exact };
+}
+
+/**
+ * How much of each input token is in each token that a layer gives, as `qkv.view.answers.attribution` computes it.
+ * @param {(Layer | null)[]} layers @param {number} number
+ */
+async function rolledOut(layers, number) {
+  const layer = whole(layers[number]);
+  const [rows, columns] = sizes(layer);
+  if (Math.max(rows, columns) > LONGEST) throw new Error(`Rollout is for texts of at most ${LONGEST} tokens.`);
+  const crosses = layer.own.kind === "cross";
+  const below = (crosses ? layers : layers.slice(0, number + 1)).filter((one) => !one || (one.own.kind === "self" && one.sides[1] === layer.sides[1])).map(whole);
+  let reached = Array.from({ length: columns }, (_, i) => Float64Array.from({ length: columns }, (_, j) => (i === j ? 1 : 0)));
+  for (const one of crosses ? [...below, layer] : below) {
+    const before = reached;
+    reached = [];
+    for (let i = 0; i < sizes(one)[0]; i++) {
+      const row = new Float64Array(columns);
+      const share = one === layer && crosses ? 1 : 0.5; // the other half is the residual stream
+      weightsOf(one, null, i).forEach((w, k) => {
+        if (w < 0) throw new Error("Weights of this layer can be negative: use the weights instead.");
+        if (w !== 0) for (let j = 0; j < columns; j++) row[j] += share * w * before[k][j];
+      });
+      if (share < 1) for (let j = 0; j < columns; j++) row[j] += (1 - share) * before[i][j];
+      reached.push(row);
+      if (i % 16 === 15) await new Promise((done) => setTimeout(done));
+    }
+  }
+  return { size: [rows, columns], at: (/** @type {number} */ i, /** @type {number} */ j) => reached[i][j], exact: true };
 }
 
 /** @param {number[]} size @param {(i: number, j: number) => number} at @param {string} what @returns {number[]} */

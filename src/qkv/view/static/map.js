@@ -46,7 +46,7 @@ export function map(home, page) {
     });
     computing.seen(seen);
     readout.replaceChildren(...said(own, level));
-    legend.replaceChildren(...told(own, level, ramp));
+    legend.replaceChildren(...told(own, level, ramp, page.shown));
   };
   const soon = () => {
     if (waiting === 0) waiting = requestAnimationFrame(drawn);
@@ -164,10 +164,10 @@ function said(own, level) {
   ];
 }
 
-/** @param {Matrix} own @param {number} level @param {Ramp} ramp @returns {(Node | string)[]} */
-function told(own, level, ramp) {
+/** @param {Matrix} own @param {number} level @param {Ramp} ramp @param {(state: import("./shell.js").State) => string} shown @returns {(Node | string)[]} */
+function told(own, level, ramp, shown) {
   const { low, high, log } = own.scale(level);
-  const { quantity, how } = own.state;
+  const [quantity, { how }] = [shown(own.state), own.state];
   const what = level === 0 ? quantity : `${how} ${quantity} of ${count(2 ** level)} × ${count(2 ** level)}`;
   const bar = element("span.ramp");
   bar.style.background = gradient(ramp);

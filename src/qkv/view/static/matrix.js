@@ -1,6 +1,7 @@
 // The contents of a map: tiles and tracks of one head, their color scale, and the selected cells.
 
-import { finestOf, nameOf, path, sidesOf } from "./answers.js";
+import { finestOf, nameOf, path, shownIn, sidesOf } from "./answers.js";
+import { signed } from "./colors.js";
 import { SIZE, tiles } from "./tiles.js";
 
 /** @typedef {import("./shell.js").State} State */
@@ -54,7 +55,8 @@ export function matrix(page, listener) {
     focus: () => own.hovered ?? own.kept(),
     open: (state) => {
       own.state = state;
-      const { layer: at, head, how, quantity } = state;
+      const { layer: at, head, how } = state;
+      const quantity = shownIn(state);
       const asked = [at, head, how, quantity].join(" ");
       if (asked === opened) return false;
       opened = asked;
@@ -68,9 +70,11 @@ export function matrix(page, listener) {
     },
     scale: (level) => {
       const [low, high] = own.tiles?.range(level) ?? [0, 0];
+      if (own.state.quantity === "gradient") return signed(low, high);
       return { low, high: high > low ? high : low + 1, log: own.state.log === "1" && low >= 0 };
     },
     track: (what, level) => {
+      if (!["weight", "contribution"].includes(own.state.quantity)) return undefined; // it is about weights
       const asked = path("track", { layer: own.state.layer, head: own.state.head, what, level });
       if (!tracks.has(asked)) {
         if (tracks.size >= TRACKS) tracks.clear();

@@ -1,6 +1,6 @@
 // How much of a map is computed exactly, and the button that stops the computation.
 
-import { path } from "./answers.js";
+import { path, shownIn } from "./answers.js";
 import { button } from "./controls.js";
 import { element } from "./dom.js";
 
@@ -31,10 +31,10 @@ export function progress(page, further, changed) {
   };
   const ask = async () => {
     clearTimeout(timer);
-    const { layer, head, how, quantity } = state;
+    const { layer, head, how } = state;
     const asked = state;
     const answer = await page.source
-      .json(path("progress", { layer, head, how, quantity }))
+      .json(path("progress", { layer, head, how, quantity: shownIn(state) }))
       .catch(() => ({ done: 1, state: "exact" }));
     if (asked !== state) return;
     const exact = answer.state === "exact";

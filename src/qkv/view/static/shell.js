@@ -23,6 +23,7 @@ import { whatif } from "./whatif.js";
  * @property {Layer[]} layers
  * @property {import("./answers.js").Sequence[]} sequences
  * @property {(state: State) => import("./colors.js").Color[]} ramp
+ * @property {(state: State) => string} shown what maps show, in a word
  * @property {(changes: Record<string, string | number | null>) => void} go changes the URL and updates the page
  * @property {(changes: Record<string, string | number | null>) => void} note changes only the URL
  * @property {(text: string) => void} say announces to a screen reader
@@ -44,14 +45,14 @@ const VIEWS = {
     title: "Map",
     sentence: "Each row is a token that attends, each column a token it attends to: brighter cells have larger weights.",
     open: map,
-    controls: ["layer", "head", "quantity", "how", "colors", "log"],
+    controls: ["layer", "head", "quantity", "of", "how", "colors", "log"],
     means: true,
   },
   alignment: {
     title: "Alignment",
     sentence: "Each line links a token to one it attended to: the thicker the line, the larger the weight.",
     open: alignments,
-    controls: ["layer", "head", "links", "special", "quantity", "colors", "log"],
+    controls: ["layer", "head", "quantity", "of", "links", "special", "colors", "log"],
     means: true,
   },
   graph: {
@@ -78,12 +79,18 @@ const VIEWS = {
 };
 /** The settings that have a few values, and the words for them. */
 const CHOICES = {
-  quantity: { weight: "weight", contribution: "contribution" },
+  quantity: { weight: "weight", contribution: "contribution", rollout: "rollout", gradient: "gradient × attention" },
   how: { mean: "mean", max: "max" },
   colors: { cividis: "cividis", viridis: "viridis" },
   log: { 0: "linear", 1: "log" },
   links: { some: "from 5 %", more: "from 20 %", most: "from 50 %", top3: "top 3", top1: "top 1" },
   special: { show: "all tokens", hide: "without special" },
+};
+/** What maps show in place of weights. */
+const EXPLAINED = {
+  contribution: "Each weight times the length of what its token passes on: the value after the output projection.",
+  rollout: "How much of each input token is in each token of this layer: the mean weights of all layers below, half residual stream each, multiplied (rollout).",
+  gradient: "How much each weight speaks for the answer: the weight times the gradient of the log-probability of what the model chose. Orange speaks for it, violet against it.",
 };
 const USUAL = { view: "map", layer: "0", head: "0", quantity: "weight", how: "mean", colors: "cividis", log: "0", links: "some", special: "show" };
 
@@ -123,7 +130,8 @@ export async function start(source, ramps, signal) {
     answers: scene.answers === true && !source.held,
     layers: scene.layers.map(({ short, name, ...layer }) => ({ ...layer, name: short, path: name })),
     sequences: scene.sequences.map((listed, number) => sequence(source, listed, number)),
-    ramp: ({ colors }) => (Object.hasOwn(ramps, colors) ? ramps[colors] : ramps.cividis),
+    shown: ({ quantity }) => CHOICES.quantity[quantity],
+    ramp: ({ colors, quantity, view: shown }) => quantity === "gradient" && VIEWS[shown].means ? ramps.PuOr_r : (Object.hasOwn(ramps, colors) ? ramps[colors] : ramps.cividis),
     go: (changes) => {
       page.note(changes);
       follow(state);
@@ -142,11 +150,13 @@ export async function start(source, ramps, signal) {
     const given = Object.fromEntries(Object.entries(said).filter(([, value]) => value !== undefined));
     state = checked({ ...usual, ...given }, scene.layers);
     const chosen = VIEWS[state.view];
-    const seen = state.head === MEAN && !chosen.means ? { ...state, head: "0" } : state;
+    const several = scene.layers[Number(state.layer)].heads > 1;
+    const mean = { ...state, head: chosen.means && several ? MEAN : "0" }; // a rollout is one for all heads
+    const seen = (state.head === MEAN && !chosen.means) || (state.quantity === "rollout" && chosen.means) ? mean : state;
     keepFocus(controls, () => controls.replaceChildren(...chosen.controls.map((name) => CONTROLS[name](seen, page))));
     options.hidden = chosen.controls.length === 0;
     tabs.replaceChildren(...Object.entries(VIEWS).map(([name, { title }]) => tab(name, title, state, usual)));
-    lead.textContent = chosen.sentence;
+    lead.textContent = (chosen.means && EXPLAINED[state.quantity]) || chosen.sentence;
     if (shown !== state.view) {
       view?.close?.();
       home.replaceChildren();
@@ -168,7 +178,7 @@ export async function start(source, ramps, signal) {
     event.preventDefault(); // in the frame of a notebook it leads out of the frame
     read(link.getAttribute("href") ?? "");
   });
-  addEventListener("resize", () => view?.show(state), { signal });
+  addEventListener("resize", () => follow(state), { signal });
   signal?.addEventListener("abort", () => view?.close?.());
   read(location.hash);
 }
@@ -236,8 +246,17 @@ const CONTROLS = {
       state.head,
       (to) => go({ head: to }),
     ),
-  quantity: ({ quantity }, { go }) =>
-    segmented("Quantity", CHOICES.quantity, quantity, (to) => go({ quantity: to })),
+  quantity: ({ quantity }, { go }) => select("Shown", CHOICES.quantity, quantity, (to) => go({ quantity: to, of: null })),
+  of: (state, page) => {
+    const field = select("Of", { all: "the whole answer" }, "all", (to) => page.go({ of: to === "all" ? null : to }));
+    field.hidden = state.quantity !== "gradient";
+    const fill = (/** @type {{ labels: string[] }} */ { labels }) => {
+      const home = /** @type {HTMLSelectElement} */ (field.querySelector("select"));
+      labels.forEach((label, at) => home.add(new Option(`${at}: ${label}`, String(at), false, String(at) === state.of)));
+    };
+    if (!field.hidden) page.source.json("api/answer").then(fill, () => {});
+    return field;
+  },
   how: ({ how }, { go }) =>
     segmented("Cells when zoomed out", CHOICES.how, how, (to) => go({ how: to })),
   links: ({ links }, { go }) => select("Links", CHOICES.links, links, (to) => go({ links: to })),
@@ -279,6 +298,7 @@ function checked(state, layers) {
     layer,
     head: state.head === MEAN && heads > 1 ? MEAN : within(state.head, heads),
     ...Object.fromEntries(places.map(([name, size]) => [name, within(state[name], size)])),
+    ...(/^\d{1,8}$/.test(state.of ?? "") ? {} : { of: undefined }),
   };
 }
 

@@ -2,15 +2,18 @@
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from tests.cli.command import run, succeeded
 
 import qkv
 from qkv.errors import CheckpointError, ConfigError
+from qkv.hub.folder import CONFIG, WEIGHTS
 from qkv.settings import merge
 from qkv.tasks.generate import recipe as generate
 from qkv.tasks.origin import open_origin, origin_tables
@@ -93,10 +96,103 @@ def test_settings_that_are_none(model: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_two_copies_of_a_folder_are_the_same_origin(tmp_path: Path) -> None:
-    import shutil
-
     shutil.copytree(HERE / "llama", tmp_path / "copy")
     first, second = (open_origin(folder, "generate") for folder in (HERE / "llama", tmp_path / "copy"))
     assert first is not None
     assert second is not None
     assert first.digest == second.digest
+
+
+LABELS = ["calm", "lively"]
+
+
+def encoder(name: str, folder: Path) -> Path:
+    """A folder of an encoder with a tokenizer."""
+    shutil.copytree(HERE / name, folder)
+    shutil.copy(HERE / "bert" / "tokenizer.json", folder)
+    return folder
+
+
+def labeled(task: str, path: Path, labels: list[str]) -> Path:
+    draws = random.Random(0)
+    texts = [draws.choices(WORDS, k=5) for _ in range(40)]
+    if task == "classify":
+        lines = [f"{draws.choice(labels)}\t{' '.join(words)}\n" for words in texts]
+    else:
+        lines = ["".join(f"{word}\t{draws.choice(labels)}\n" for word in words) + "\n" for words in texts]
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+def fine_tune(task: str, folder: Path, out: Path, labels: list[str], **training: Any) -> Any:
+    data = labeled(task, out.parent / "data.tsv", labels)
+    settings = {"longest": 60, **STEADY, **training}
+    qkv.train(task, data=data, out=out, start=folder, **settings)
+    return qkv.load(out)
+
+
+@pytest.mark.parametrize("task", ["classify", "tag"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "xlm_roberta", "distilbert", "modernbert"])
+def test_an_encoder_learns_labels(name: str, task: str, tmp_path: Path) -> None:
+    folder = encoder(name, tmp_path / "folder")
+    after, before = fine_tune(task, folder, tmp_path / "run", LABELS), qkv.load(folder)
+    assert after.labels == tuple(LABELS)
+    for path, tensor in before.model.reader.state_dict().items():
+        torch.testing.assert_close(after.model.reader.state_dict()[path], tensor, rtol=0, atol=1e-6)
+    qkv.hub.save(after, tmp_path / "saved")
+    again = qkv.load(tmp_path / "saved")
+    assert (type(again), again.labels) == (type(after), after.labels)
+    assert all(
+        torch.equal(one, two) for one, two in zip(after.model.parameters(), again.model.parameters(), strict=True)
+    )
+    texts = ["the cat sat", "a hat"]
+    if task == "classify":
+        assert again.classify(texts) == after.classify(texts)
+    else:
+        words = [text.split() for text in texts]
+        assert again.tag(words) == after.tag(words)
+
+
+@pytest.mark.parametrize("task", ["classify", "tag"])
+def test_a_labeler_keeps_its_output_layer_where_the_labels_are_the_same(task: str, tmp_path: Path) -> None:
+    folder = encoder("bert_texts" if task == "classify" else "bert_tokens", tmp_path / "folder")
+    table = json.loads((folder / CONFIG).read_text())
+    unsorted = {"0": "so-so", "1": "bad", "2": "good"}
+    (folder / CONFIG).write_text(json.dumps({**table, "id2label": unsorted}))
+    before = qkv.load(folder)
+    same = fine_tune(task, folder, tmp_path / "same", list(before.labels))
+    assert same.labels == before.labels
+    torch.testing.assert_close(same.model.output.weight, before.model.output.weight, rtol=0, atol=1e-6)
+    other = fine_tune(task, folder, tmp_path / "other", ["x", "y", "z"])
+    assert other.labels == ("x", "y", "z")
+    assert not torch.allclose(other.model.output.weight, before.model.output.weight, rtol=0, atol=1e-3)
+    if task == "classify":
+        torch.testing.assert_close(other.model.pool.linear.weight, before.model.pool.linear.weight, rtol=0, atol=1e-6)
+
+
+def test_a_pooler_of_pretraining_is_used(tmp_path: Path) -> None:
+    folder = encoder("bert", tmp_path / "folder")
+    tensors = safetensors.torch.load_file(folder / WEIGHTS)
+    pooler = {"bert.pooler.dense.weight": torch.randn(16, 16), "bert.pooler.dense.bias": torch.randn(16)}
+    safetensors.torch.save_file({**tensors, **pooler}, folder / WEIGHTS)
+    after = fine_tune("classify", folder, tmp_path / "run", LABELS)
+    expected = pooler["bert.pooler.dense.weight"]
+    torch.testing.assert_close(after.model.pool.linear.weight.detach(), expected, rtol=0, atol=1e-6)
+
+
+def test_a_fine_tuned_labeler_resumes_exactly(tmp_path: Path) -> None:
+    folder = encoder("modernbert", tmp_path / "folder")
+    how = {"learning_rate": 1e-2, "schedule": "constant", "validate_every": 2}
+    whole = fine_tune("classify", folder, tmp_path / "whole", LABELS, **{**how, "steps": 4})
+    fine_tune("classify", folder, tmp_path / "part", LABELS, **{**how, "steps": 2})
+    part = fine_tune("classify", folder, tmp_path / "part", LABELS, **{**how, "steps": 4})
+    ours, theirs = (model.model.state_dict() for model in (whole, part))
+    assert all(torch.equal(tensor, theirs[path]) for path, tensor in ours.items())
+
+
+def test_what_cannot_be_fine_tuned_to_label(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="an encoder: bert, roberta"):
+        open_origin(HERE / "llama", "classify")
+    with pytest.raises(ConfigError) as raised:
+        fine_tune("classify", encoder("bert", tmp_path / "folder"), tmp_path / "run", LABELS, longest=65)
+    assert (raised.value.argument, raised.value.expected) == ("longest", "at most 64")

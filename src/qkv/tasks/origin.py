@@ -1,7 +1,7 @@
 """The run a training starts from: its weights and tokenizer, or its tokenizer alone."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,13 +14,14 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, setting
 from qkv.hub.published import published_folder
 from qkv.settings import defaults_of
-from qkv.tasks.runs import Trained, digest_of, load_trained, tokenizer_of
+from qkv.tasks.notes import state
+from qkv.tasks.runs import Trained, digest_of, load_trained, open_published, tokenizer_of
 from qkv.tasks.settings import TaskSettings
 
 _MOST_FAULTS = 4
 _WHERE = setting("from")
-_FINE_TUNED = ("generate", "translate")
-"""The tasks that fine-tune models of other libraries."""
+_LABELING = ("classify", "tag")
+"""The tasks that continue from any encoder of another library, with an output layer for their own labels."""
 
 
 class Origin(NamedTuple):
@@ -60,15 +61,12 @@ def open_origin(run: Path | None, task: str, tokenizer: Path | None = None) -> O
         return Origin(source_run, fingerprint([source_run.tokenizer.to_json()]), weights=False)
     if run is None:
         return None
-    trained = load_trained(run)
+    published = published_folder(run) if task in _LABELING else None
+    trained = load_trained(run) if published is None else open_published(published, task)
     if trained.task != task:
         hint = f"Start from a run of `qkv train {task}`."
         got = f"{trained.folder}, trained to {trained.task}"
         raise CheckpointError(_WHERE, f"a run of the same task, {task}", got, hint)
-    if published_folder(run) is not None and task not in _FINE_TUNED:
-        hint = "It labels and is recorded as it is; fine-tune it in transformers, and load the folder again."
-        got = f"a published model, {run}"
-        raise CheckpointError(_WHERE, f"a run of `qkv train {task}`", got, hint)
     return Origin(trained, digest_of(trained.folder))
 
 
@@ -121,15 +119,28 @@ def first_tokenizer(out: Path, origin: Origin | None) -> Tokenizer | None:
     return origin.trained.tokenizer if learned is None and origin is not None else learned
 
 
-def start_from(model: nn.Module, origin: Origin | None) -> None:
+def start_from(model: nn.Module, origin: Origin | None, labels: Sequence[str] = ()) -> None:
     """Copy the weights of the origin to a new model.
+
+    Args:
+        model: the model.
+        origin: the source of weights, if any.
+        labels: of a model that labels. Where a published model has others, or none, its output layer stays new, and so
+            do layers before it that the published model lacks.
 
     Raises:
         CheckpointError: a tensor is missing, unexpected or of another shape; the message names them.
     """
     if origin is None or not origin.weights:
         return
-    ours, theirs = model.state_dict(), origin.trained.contents.model
+    ours, theirs = model.state_dict(), dict(origin.trained.contents.model)
+    if origin.trained.is_published and labels:
+        if origin.trained.contents.config.get("labels") != list(labels):
+            theirs = {name: tensor for name, tensor in theirs.items() if not name.startswith("output.")}
+        new = [name for name in ours if name not in theirs and not name.startswith("reader.")]
+        ours = {name: tensor for name, tensor in ours.items() if name not in new}
+        if new:
+            state(f"new, as {origin.trained.folder} has none for these labels: {', '.join(new)}")
     faults = [f"no {name}" for name in ours if name not in theirs]
     faults += [f"{name}, which this model does not have" for name in theirs if name not in ours]
     faults += [
@@ -142,7 +153,7 @@ def start_from(model: nn.Module, origin: Origin | None) -> None:
         hint = "Omit the settings that change the model, or train from scratch without " + setting("from") + "."
         got = f"in {origin.trained.folder}: {'; '.join(faults[:_MOST_FAULTS])}{more}"
         raise CheckpointError(_WHERE, "the tensors of this model", got, hint)
-    model.load_state_dict(dict(theirs))
+    model.load_state_dict(theirs, strict=False)
 
 
 def origin_config(origin: Origin | None) -> dict[str, Any]:

@@ -205,7 +205,7 @@ def _train_one(
         return _fit(recipe, settings, text, folder, origin)
     seed_everything(settings.training.seed)  # it determines the initial weights too
     model = recipe.build(settings.model, text).to(compute_device)
-    start_from(model, origin)
+    start_from(model, origin, getattr(text, "labels", ()))
     learned = recipe.job(model, text, settings)
     training = _with_steps(settings.training, learned, model, folder)
     if origin is None or not origin.weights:

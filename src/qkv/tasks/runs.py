@@ -143,11 +143,12 @@ def _size(table: Mapping[str, Any]) -> int:
     return described(build(PublishedConfig, table, "model")).config.size
 
 
-def open_published(folder: Folder) -> Trained:
+def open_published(folder: Folder, labels: str | None = None) -> Trained:
     """Read the model of another library.
 
     Args:
         folder: its folder.
+        labels: "classify" or "tag" for an encoder to train to it; None for the model's own task.
 
     Returns:
         The same as for a checkpoint of ours; without a tokenizer if the folder has none.
@@ -155,10 +156,10 @@ def open_published(folder: Folder) -> Trained:
     Raises:
         CheckpointError: the folder does not hold what it should.
     """
-    from qkv.hub.families.load import read_folder
+    from qkv.hub.families.load import read_encoder, read_folder
     from qkv.hub.families.tokenizer import read_tokenizer
 
-    pretrained = read_folder(folder)
+    pretrained = read_folder(folder) if labels is None else read_encoder(folder, labels)
     settings = pretrained.checkpoint_config
     longest = pretrained.config.context
     config: dict[str, Any] = {"task": pretrained.family.task, "model": as_dict(settings), "longest": longest}

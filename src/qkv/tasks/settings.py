@@ -60,7 +60,9 @@ class LoopOptions(RunOptions):
     """The same of a task that trains step by step."""
 
     device: Device = "cpu"
-    start: Annotated[Path | None, Option("Initialize with the weights of another run.", flag="from")] = None
+    start: Annotated[
+        Path | None, Option("Initialize with the weights of another run, or of a folder of transformers.", flag="from")
+    ] = None
     tensorboard: Annotated[bool, Option("Also log to TensorBoard (extra: log).")] = False
     processes: Annotated[
         int | None,

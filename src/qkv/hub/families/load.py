@@ -1,14 +1,14 @@
 """Read the folder of a model of another library: its family, and its tensors in our form."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar, final
 
 import torch
 from torch import Tensor, nn
 
-from qkv.checkpoint.json_values import decode_mapping, encode
+from qkv.checkpoint.json_values import JsonValue, decode_mapping, encode
 from qkv.errors import CheckpointError, ConfigError, QkvError, nearest
 from qkv.hub.families.decoders import DECODERS
 from qkv.hub.families.encoder_decoders import ENCODER_DECODERS
@@ -227,6 +227,63 @@ def read_folder(folder: Folder) -> Pretrained:
     return Pretrained(family, table, described.config, ours, outputs)
 
 
+def read_encoder(folder: Folder, task: str) -> Pretrained:
+    """Read the encoder in a folder for a model that labels, with what the folder holds of its other layers.
+
+    A model of the same task is read whole; of any other one the output layer is not, and layers before it may be
+    missing.
+
+    Args:
+        folder: the folder.
+        task: "classify" or "tag".
+
+    Raises:
+        CheckpointError: as for `read_folder`, or the model is no encoder.
+    """
+    where, table = str(folder.path / CONFIG), folder.table(CONFIG)
+    own = family_of(table, where)
+    family = next((labeler for labeler in LABELERS if (labeler.name, labeler.task) == (own.name, task)), None)
+    if family is None:
+        hint = "Train from scratch, or from a run of the same task."
+        expected = f"an encoder: {', '.join(encoder.name for encoder in ENCODERS)}"
+        raise CheckpointError(f"{where}: model_type", expected, own.name, hint)
+    if own.task == task or folder.has(ADAPTER):
+        return read_folder(folder)
+    table = {name: item for name, item in table.items() if name not in _OF_LABELS}
+    table["architectures"] = [family.class_name]
+    described, weights = describe(table, [], where), folder.weights()
+    stored = family.canonical(list(weights.shapes))
+    rules = [
+        rule
+        for rule in family.rules(described.config)
+        if rule.ours.startswith("reader.") or (not rule.ours.startswith("output.") and stored.keys() >= {*rule.theirs})
+    ]
+    names = {name for rule in rules for name in rule.theirs}
+    stored = {name: other for name, other in stored.items() if name in names or name.startswith(family.prefix)}
+    described = described._replace(family=replace(family, rules=lambda _: rules))
+    needed = _needed(described, stored, weights, folder)
+    theirs = weights.read([stored[name] for name in needed])
+    ours = to_ours(rules, {name: theirs[stored[name]].float() for name in needed}, described.config)
+    return Pretrained(family, table, described.config, ours)
+
+
+def with_labels(published: PublishedConfig, labels: Sequence[str]) -> PublishedConfig:
+    """Return a model that labels with other labels.
+
+    Example:
+        >>> with_labels(PublishedConfig('{"model_type": "bert"}'), ["bad", "good"]).settings
+        '{"id2label":{"0":"bad","1":"good"},"label2id":{"bad":0,"good":1},"model_type":"bert"}'
+    """
+    table = decode_mapping(published.settings.encode(), "model.settings")
+    if labels_of(SettingsReader(table, {}, "model.settings")) == tuple(labels):
+        return published
+    numbers: dict[str, JsonValue] = {label: number for number, label in enumerate(labels)}
+    names: dict[str, JsonValue] = {f"{number}": label for number, label in enumerate(labels)}
+    kept = {name: item for name, item in table.items() if name not in _OF_LABELS}
+    text = encode({**kept, "id2label": names, "label2id": numbers}, "model.settings").decode()
+    return replace(published, settings=text)
+
+
 def build(family: Family, config: TransformerParts) -> StackModel:
     """Create a model with new weights."""
     return _MODELS[family.task](config)
@@ -271,6 +328,11 @@ def _expect_model(
 ) -> tuple[Described, list[str]]:
     """Return the model that config.json describes, and the names of its tensors, whose headers must agree with it."""
     described = describe(table, list(stored), str(folder.path / CONFIG))
+    return described, _needed(described, stored, weights, folder)
+
+
+def _needed(described: Described, stored: Mapping[str, str], weights: FolderWeights, folder: Folder) -> list[str]:
+    """Return the names of a model's tensors, whose headers must agree with it."""
     needed = _expect_tensors(
         described, {name: weights.shapes[stored_name] for name, stored_name in stored.items()}, folder
     )
@@ -279,7 +341,7 @@ def _expect_model(
             got, hint = f"{name} of type {weights.dtypes[stored[name]]}", "Convert it where it was made."
             expected = f"tensors of {', '.join(map(str, _FLOATS))}"
             raise CheckpointError(str(folder.path), expected, got, hint)
-    return described, needed
+    return needed
 
 
 def _expect_sinusoids(described: Described, weights: FolderWeights, folder: Folder) -> None:
@@ -298,6 +360,8 @@ def _expect_sinusoids(described: Described, weights: FolderWeights, folder: Fold
             raise CheckpointError(f"{folder.path}: {name}", expected, "other numbers", f"{hint} {_HINT}")
 
 
+_OF_LABELS = ("id2label", "label2id", "num_labels", "problem_type")
+"""The settings that change with the labels."""
 _ROUNDED = 2**-7
 """More than a number from -1 to 1 changes when it is rounded to bfloat16."""
 _DECODER_BIAS = ".decoder.bias"

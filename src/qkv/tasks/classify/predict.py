@@ -11,9 +11,9 @@ from torch import Tensor
 from qkv.data.batches import device_of
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, Place
-from qkv.hub.published import PUBLISHED
+from qkv.hub.published import PublishedConfig
 from qkv.models.configs.reader import ClassifierConfig, ReaderConfig
-from qkv.models.reader import TextClassifier, TextTagger
+from qkv.models.reader import TextClassifier
 from qkv.recording import record
 from qkv.settings import build
 from qkv.tasks.classify.data import EncodedText, Labeling, features_of, read_texts
@@ -22,7 +22,7 @@ from qkv.tasks.classify.objective import ReaderModel, predict
 from qkv.tasks.classify.settings import ClassifyEvaluation
 from qkv.tasks.length import expect_length
 from qkv.tasks.python_values import expect_texts
-from qkv.tasks.runs import OTHER_VERSION, Trained, expect_task, load_trained, rebuild, rebuild_reader
+from qkv.tasks.runs import OTHER_VERSION, Trained, expect_task, load_trained, rebuild
 from qkv.tasks.task import Scored
 from qkv.tasks.text_attention import last_self_attention, read_scene
 from qkv.values.checked import answering
@@ -243,12 +243,8 @@ def _rebuilt(
     if not is_valid or not isinstance(longest, int) or not isinstance(table, dict):
         raise CheckpointError(str(trained.folder), "labels and sizes in config.json", "others", OTHER_VERSION)
     names = tuple(str(label) for label in cast("list[object]", labels))
-    if table.get("model") == PUBLISHED:
-        model_class: type[TextClassifier | TextTagger] = TextClassifier if kind == "classify" else TextTagger
-        return rebuild_reader(trained, model_class, device), tokenizer, names, longest
     size, unknown = tokenizer.size, tokenizer.unk
-    configuration = ClassifierConfig if kind == "classify" else ReaderConfig
-    model = rebuild(
-        lambda: build_model(build(configuration, table, "model"), size, len(names), unknown), trained, device
-    )
+    own: type[ReaderConfig] = ClassifierConfig if kind == "classify" else ReaderConfig
+    configuration: Any = PublishedConfig if trained.is_published else own
+    model = rebuild(lambda: build_model(build(configuration, table, "model"), size, names, unknown), trained, device)
     return model, tokenizer, names, longest

@@ -5,8 +5,10 @@ from typing import Any
 
 from qkv.data.labeled import Unit
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import CheckpointError, quantity, setting
-from qkv.models.configs.reader import ClassifierConfig, ReaderConfig
+from qkv.errors import CheckpointError, ConfigError, quantity, setting
+from qkv.hub.families.load import described
+from qkv.hub.published import PublishedConfig
+from qkv.models.configs.reader import ClassifierConfig
 from qkv.tasks.classify.data import (
     LabeledText,
     LabelFiles,
@@ -16,7 +18,7 @@ from qkv.tasks.classify.data import (
     read_for_training,
     read_texts,
 )
-from qkv.tasks.classify.model import build_model
+from qkv.tasks.classify.model import Config, build_model
 from qkv.tasks.classify.objective import LabelTask, ReaderModel
 from qkv.tasks.classify.settings import CLASSIFY
 from qkv.tasks.folds import Examples
@@ -26,8 +28,8 @@ from qkv.tasks.recipe import Recipe, RecipeSettings
 from qkv.tasks.settings import TaskSettings
 from qkv.tasks.streams import format_lines
 
-LabelSettings = RecipeSettings[LabelFiles, ReaderConfig]
-LabelRecipe = Recipe[LabelFiles, ReaderConfig, LabeledText, ReaderModel]
+LabelSettings = RecipeSettings[LabelFiles, Config]
+LabelRecipe = Recipe[LabelFiles, Config, LabeledText, ReaderModel]
 
 
 def label_recipe(settings: TaskSettings, read_texts: ReadTexts, unit: Unit) -> LabelRecipe:
@@ -44,8 +46,8 @@ def label_recipe(settings: TaskSettings, read_texts: ReadTexts, unit: Unit) -> L
         wide = config.wide if isinstance(config, ClassifierConfig) else None
         return read_for_training(read_texts, settings.data, settings.tokenizer, seed, tokenizer, wide, unit)
 
-    def create(config: ReaderConfig, text: LabeledText) -> ReaderModel:
-        return build_model(config, text.tokenizer.size, len(text.labels), text.tokenizer.unk)
+    def create(config: Config, text: LabeledText) -> ReaderModel:
+        return build_model(config, text.tokenizer.size, text.labels, text.tokenizer.unk)
 
     def inspect_texts(settings: LabelSettings) -> None:
         inspect(read_texts, settings.data, settings.tokenizer, settings.training.seed, unit)
@@ -69,7 +71,9 @@ def label_recipe(settings: TaskSettings, read_texts: ReadTexts, unit: Unit) -> L
         _job,
         _identity,
         _summary,
+        check=_expect_length,
         adapt=_expect_labels,
+        published=PublishedConfig,
         inspect=inspect_texts,
         examples=examples,
     )
@@ -90,12 +94,33 @@ def _summary(text: LabeledText, _: ReaderModel) -> str:
     return f"{train}, {valid}; {quantity(len(text.labels), 'label')}"
 
 
+def _expect_length(settings: LabelSettings) -> None:
+    """Refuse texts that are longer than a published model reads."""
+    if not isinstance(settings.model, PublishedConfig):
+        return
+    context = described(settings.model).config.context
+    if settings.data.longest > context:
+        hint = "It is what the model of " + setting("from") + " reads at most."
+        raise ConfigError(setting("longest"), f"at most {context:,}", f"{settings.data.longest:,}", hint)
+
+
 def _expect_labels(text: LabeledText, origin: Origin | None) -> LabeledText:
-    """Refuse to start from a run with other labels: its outputs would mean something else."""
+    """Take the labels in the order of the run to start from.
+
+    One with other labels is refused, as its outputs would mean something else; a published model gets a new output
+    layer.
+    """
     if origin is None or not origin.weights:
         return text
     theirs = origin.trained.contents.config.get("labels")
-    if theirs != list(text.labels):
+    if isinstance(theirs, list) and sorted(map(str, theirs)) == sorted(text.labels):
+        labels, place = tuple(map(str, theirs)), {label: number for number, label in enumerate(theirs)}
+        train, valid = (
+            [one._replace(labels=tuple(place[text.labels[number]] for number in one.labels)) for one in texts]
+            for texts in (text.train, text.valid)
+        )
+        return text._replace(labels=labels, train=train, valid=valid)
+    if not origin.trained.is_published:
         names = ", ".join(map(str, theirs)) if isinstance(theirs, list) else "none"
         hint = "Train on the same labels, or from scratch without " + setting("from") + "."
         expected = f"a run with the labels {', '.join(text.labels)}"

@@ -214,13 +214,15 @@ def show_default(default: object) -> str:
     """Write a default for people.
 
     Example:
-        >>> show_default({"transformer": 256, "others": 512}), show_default(1e-3), show_default((0.9, 0.98))
-        ('transformer 256, others 512', '0.001', '0.9,0.98')
+        >>> show_default({"transformer": 256, "others": 512}), show_default(1e-3), show_default("scaled_dot")
+        ('transformer 256, others 512', '0.001', 'scaled-dot')
     """
     if isinstance(default, Mapping):
         return ", ".join(f"{kind} {show_default(number)}" for kind, number in default.items())
     if isinstance(default, tuple):
         return ",".join(map(show_default, default))
+    if isinstance(default, str) and default.isidentifier():  # a name, as a command line writes it
+        return default.replace("_", "-")
     return '""' if default == "" else f"{default:g}" if isinstance(default, float) else str(default)
 
 
@@ -646,8 +648,12 @@ def parse(hint: Any, text: str) -> Any:
         ((0.5, 20.0), (0.9, 0.98))
         >>> parse(int | Literal["auto"], "30"), parse(int | Literal["auto"], "auto")
         (30, 'auto')
+        >>> parse(str | int, "30")  # the first type that fits
+        '30'
     """
     for choice in choices_of(hint):
+        if choice is str:
+            return text
         several = parts_of(choice)
         kind = several[0] if several else choice
         parts = text.split(",") if several else [text]

@@ -47,6 +47,15 @@ def test_each_target_word_has_a_link(folder: Path, name: str) -> None:
     assert "alignment_error_rate" in done.stderr
 
 
+def test_a_table_is_aligned_as_two_files_are(folder: Path) -> None:
+    rows = zip(SOURCE.splitlines(), TARGET.splitlines(), strict=True)
+    (folder / "pairs.csv").write_text("id;target;1\n" + "".join(f"7;{target};{source}\n" for source, target in rows))
+    columns = ["--source-col", "1", "--target-col", "target"]
+    links = succeeded(run("align", folder / "gru", "--data", folder / "pairs.csv", *columns)).stdout
+    assert links == succeeded(run("align", folder / "gru", *files(folder))).stdout
+    refused(run("align", folder / "gru", "--data", folder / "pairs.csv", "--target-col", "4"), "--target-col")
+
+
 def test_links_as_json_by_a_layer_of_ones_own(folder: Path) -> None:
     reading = ["--layer", "decoder.0.cross_attention.attention", "--head", "1", "--when", "after"]
     done = succeeded(run("align", folder / "transformer", *files(folder), *reading, "--json"))

@@ -119,6 +119,28 @@ def test_a_comparison_without_p_says_why(tmp_path: Path, capsys: pytest.CaptureF
     assert "p-values" not in capsys.readouterr().err
 
 
+def test_p_is_of_the_figure_shown_or_says_of_which(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text("id,en,de\n" + "".join(f"{n},a {n % 7} b,b {n % 7} a\n" for n in range(30)))
+    more: dict[str, Any] = {"source_col": "en", "target_col": "de", "model": "gru", "embedding": 8, "hidden": 8}
+    more |= {"tokenizer": "word", "minimum": 1, "steps": 2, "validate_every": 2, "quiet": True, "seeds": 1}
+    for monitor, judge, header in (("bleu", "chrf", "p (chrf)"), ("exact_match", "exact_match", "p")):
+        comparison = qkv.compare(
+            "translate",
+            data=path,
+            test_data=path,
+            score=["dot", "cosine"],
+            monitor=monitor,
+            out=tmp_path / monitor,
+            **more,
+        )
+        assert comparison.rows[0].main[0].name == monitor
+        assert (comparison.judge, header in comparison.header) == (judge, True)
+        if monitor == judge:
+            for row in comparison.rows:
+                assert row.mean == pytest.approx(100 * statistics.fmean(row.results[0].credits))
+
+
 def test_a_figure_that_is_not_finite_comes_back(tmp_path: Path) -> None:
     rows = [(float(x), 1.0) for x in range(20)]  # of which R² is undefined
     table = {"data": rows, "kernel": ["gaussian"], "out": tmp_path / "out", "quiet": True}

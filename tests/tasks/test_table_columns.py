@@ -23,11 +23,13 @@ ROLES: Mapping[str, tuple[str, str]] = {
     "classify": ("label", "text"),
     "translate": ("source", "target"),
     "tag": ("word", "tag"),
+    "point": ("source", "target"),
 }
 ROWS: Mapping[str, Sequence[tuple[str, str]]] = {
     "classify": [(f"{'good' if n % 2 else 'bad'}", f'a "fine", dull; film {n}') for n in range(40)],
     "translate": [(f'der "Hund", {n};', f"the dog; {n}, {n}") for n in range(40)],
     "tag": [(f"Ada{n}", "B-PER") if n % 3 else ("wrote", "O") for n in range(40)],
+    "point": [(f"{n},1 2,{n}", "2 1" if n % 2 else "1 2") for n in range(40)],
 }
 
 

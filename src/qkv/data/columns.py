@@ -7,23 +7,25 @@ quoted as RFC 4180 says: between tabs, a quotation mark is part of a text.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 from qkv.data.choices import Separator
-from qkv.data.corpus import Lines, read_lines
+from qkv.data.corpus import Lines, each_line
 from qkv.data.normal_forms import normalize
 from qkv.data.report import expect_some_left, refuse, say
 from qkv.data.table import QUOTED, Row, even_rows, rows_of
 from qkv.errors import ConfigError, DataError, Place, brief, nearest, quantity, setting
 
-Column = int | str
-"""A position from 1, also as text, or a name in the first line."""
+Column = str | int
+"""A name in the first line, or a position from 1, also as text: so a flag stays a text, which can be either."""
 SEPARATORS: Mapping[Separator, str] = MappingProxyType({"tab": "\t", "semicolon": ";", "comma": ","})
 """What can separate fields; of those that split lines equally evenly, the first does."""
 _NAMES = {mark: f"{name}s" for name, mark in SEPARATORS.items()}
-_LOOKED_AT = 1000
+_LOOKED_AT = 2000
+"""Lines from which the separator is found; those that are blank tell nothing."""
 _SHARE = 0.9
 """Share of the lines that must have the same number of fields."""
 
@@ -45,7 +47,7 @@ class TextColumns(NamedTuple):
         """Whether a file is read by columns: they are named, or it is CSV by its name and its lines."""
         if self.sep is not None or any(column is not None for column in self.columns):
             return not isinstance(path, Lines)
-        return _ending(path) == ".csv" and separator_of(path, read_lines(path, blank=True)) != "\t"
+        return _ending(path) == ".csv" and separator_of(path, list(islice(each_line(path), _LOOKED_AT))) != "\t"
 
     def read(self, path: Path | Lines, known: Sequence[frozenset[str]]) -> Iterator[tuple[int, str, str]]:
         """Read the two columns.
@@ -61,13 +63,15 @@ class TextColumns(NamedTuple):
             ConfigError: a column does not exist.
             DataError: the file cannot be read, or a row lacks a field or text in it.
         """
-        lines = read_lines(path, blank=True)
-        separator = separator_of(path, lines) if self.sep is None else SEPARATORS[self.sep]
-        rows = list(split_rows(lines, str(path), separator))
-        if not rows:
+        lines = each_line(path)
+        start = list(islice(lines, _LOOKED_AT))
+        separator = separator_of(path, start) if self.sep is None else SEPARATORS[self.sep]
+        rows = split_rows(chain(start, lines), str(path), separator)
+        first_row = next(rows, None)
+        if first_row is None:
             raise DataError(Place(path), "lines with columns", "none", "Check how the file was made.")
-        first = [normalize("NFC", cell.strip()) for cell in rows[0][1]]
-        headed = any(is_name(column) for column in self.columns) or _names_columns(first, known)
+        first = [normalize("NFC", cell.strip()) for cell in first_row[1]]
+        headed = any(is_name(column, first) for column in self.columns) or _names_columns(first, known)
         chosen = self._chosen(first if headed else None, len(first), str(path), known)
         shown = ", ".join(
             f"{name} from column {index + 1}{f' ({brief(first[index])})' if headed else ''}"
@@ -75,7 +79,8 @@ class TextColumns(NamedTuple):
         )
         say(f"{path}: columns separated by {_NAMES[separator]}: {shown}")
         any_left = False
-        for line, cells in even_rows(rows[1:] if headed else rows, len(first), str(path), _expect_width):
+        rows = rows if headed else chain([first_row], rows)
+        for line, cells in even_rows(rows, len(first), str(path), _expect_width):
             texts = cells[chosen[0]], cells[chosen[1]]
             if all(text.strip() for text in texts):
                 any_left = True
@@ -115,14 +120,20 @@ class TextColumns(NamedTuple):
         return given[0], given[1]  # type: ignore[return-value]  # none of them is None
 
 
-def is_name(column: Column | None) -> bool:
+def is_name(column: Column | None, first: Sequence[str] = ()) -> bool:
     """Return whether a column is given by its name, so that the first line has the names.
 
+    Args:
+        column: the column.
+        first: the cells of the first line; a number that is one of them, and no position, is a name.
+
     Example:
-        >>> is_name("label"), is_name("2"), is_name(2), is_name(None)
-        (True, False, False, False)
+        >>> is_name("label"), is_name("2"), is_name(2), is_name(None), is_name("2019", ["2018", "2019"])
+        (True, False, False, False, True)
     """
-    return isinstance(column, str) and not column.isdecimal()
+    if not isinstance(column, str):
+        return False
+    return not column.isdecimal() or (int(column) > len(first) and column in first)
 
 
 def index_of(column: Column, header: Sequence[str] | None, width: int, flag: str, path: str) -> int:
@@ -168,7 +179,7 @@ def separator_of(path: Path | Lines, lines: Sequence[str]) -> str:
     """
     if _ending(path) in (".tsv", ".tab"):
         return "\t"
-    filled = [line for line in lines[: 2 * _LOOKED_AT] if line.strip()][:_LOOKED_AT]
+    filled = [line for line in lines[:_LOOKED_AT] if line.strip()][: _LOOKED_AT // 2]
     shares = {mark: _evenness(filled, mark) for mark in SEPARATORS.values()}
     best = max(shares, key=lambda mark: shares[mark])  # of equal ones, the first
     # A file that says to be CSV is read as such even if many of its lines are broken.

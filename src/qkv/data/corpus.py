@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO, Literal, NoReturn, TypeVar, cast
 
 from qkv.data.hints import column_problem, encoding_hint, no_text
-from qkv.data.report import expect_some_left, refuse, refused_lines
+from qkv.data.report import expect_some_left, refuse, refused
 from qkv.errors import ConfigError, DataError, Place, brief, nearest, setting
 from qkv.files import open_file, room_for
 
@@ -101,9 +101,9 @@ def read_pairs(source: Path | Lines, target: Path | Lines, *, longest: int = LON
     targets = read_lines(target, longest=longest, blank=True)
     if len(sources) != len(targets):
         refuse_unequal(source, len(sources), target, len(targets))
-    bad, pairs = refused_lines(source, target), []
+    pairs = []
     for number, (left, right) in enumerate(zip(sources, targets, strict=True), start=1):
-        if number in bad:
+        if refused(number, source, target):
             continue
         if left.strip() and right.strip():
             pairs.append(Pair(left, right, number))
@@ -141,14 +141,14 @@ def read_tsv(path: Path | Lines, *, longest: int = LONGEST_LINE, say: Callable[[
         [Pair(source='3 May 2011', target='2011-05-03', line=1)]
     """
     pairs = []
-    lines = read_lines(path, longest=longest, blank=True)
-    headed = len(lines) > 1 and not isinstance(path, Lines) and names_columns(lines[0])
-    bad = refused_lines(path)
-    for number, line in enumerate(lines, start=1):
+    lines = each_line(path, longest=longest)
+    start = list(islice(lines, 2))
+    headed = len(start) > 1 and not isinstance(path, Lines) and names_columns(start[0])
+    for number, line in enumerate(chain(start, lines), start=1):
         if number == 1 and headed:
             say(header_message(path, 1, line))
             continue
-        if number in bad:
+        if refused(number, path):
             continue
         where = Place(path, number)
         try:
@@ -159,7 +159,7 @@ def read_tsv(path: Path | Lines, *, longest: int = LONGEST_LINE, say: Callable[[
             refuse(kind_of_columns(line), error)
     if not pairs:
         expect_some_left()
-    if len(lines) > 1 and (message := names_languages(lines[0])) is not None:
+    if len(start) > 1 and (message := names_languages(start[0])) is not None:
         say(f"{path}:1: {message}")
     return pairs
 
@@ -306,20 +306,28 @@ def read_lines(path: Path | Lines, *, longest: int = LONGEST_LINE, blank: bool =
         ...     read_lines(path)
         ['one\u2028still one', 'two']
     """
+    with room_for(str(path), "Give a smaller file, or a part of it."):
+        return list(each_line(path, longest=longest, blank=blank))
+
+
+def each_line(path: Path | Lines, *, longest: int = LONGEST_LINE, blank: bool = True) -> Iterator[str]:
+    """Yield the lines that `read_lines` returns, with at most one line of a file in memory; errors as there."""
     if isinstance(path, Lines):
         for number, line in enumerate(path.lines, start=1):
             try:
                 _expect_line(line, Place(path, number), longest, blank=blank)
             except DataError as error:
                 refuse("encoding", error)
+            yield line
         if not path.lines:
             raise DataError(path.name, "at least one item", "none", "Was an iterator already read?")
-        return list(path.lines)
-    with room_for(path, "Give a smaller file, or a part of it."):
-        lines = list(stream_lines(path, longest=longest, blank=blank))
-    if not lines:
+        return
+    empty = True
+    for line in stream_lines(path, longest=longest, blank=blank):
+        empty = False
+        yield line
+    if empty:
         raise DataError(Place(path), "at least one line", "an empty file", "Check how the file was made.")
-    return lines
 
 
 def stream_lines(path: Path, *, longest: int = LONGEST_LINE, blank: bool = True) -> Iterator[str]:

@@ -125,15 +125,15 @@ class _Table:
 
     def __init__(self, pairs: Sequence[Pair], features: Callable[[str], frozenset[str]]) -> None:
         index: dict[str, int] = defaultdict(lambda: len(index))
-        words, ends = array("q"), array("q", [0])
+        words, ends = array("i"), array("i", [0])
         for pair in pairs:
             for text in (pair.source, pair.target):
                 words.extend(index[word] for word in features(text))
                 ends.append(len(words))
         sizes = np.diff(np.array(ends))
         self.words = np.array(words)
-        self.rows = np.repeat(np.arange(2 * len(pairs)) // 2, sizes)
-        self.signs = np.repeat(np.tile([1, -1], len(pairs)), sizes)
+        self.rows = np.repeat(np.arange(2 * len(pairs), dtype=np.int32) // 2, sizes)
+        self.signs = np.repeat(np.tile(np.array([1, -1], dtype=np.int8), len(pairs)), sizes)
         self.lines, self.size = len(pairs), len(index)
 
     def counts(self, directions: Directions) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -146,8 +146,8 @@ class _Table:
     def evidence(self, directions: Directions) -> Floats:
         """Return the log odds of each entry that its line has the usual direction, by the other lines only."""
         first, second = self.counts(directions)
-        odds: Floats = self.signs * np.log((first + _SMOOTHING) / (second + _SMOOTHING))
-        return odds
+        odds: Floats = np.log((first + _SMOOTHING) / (second + _SMOOTHING))
+        return self.signs * odds
 
     def sums(self, values: Floats, sign: int) -> NDArray[Any]:
         """Add the values of each line's entries on one side."""

@@ -9,6 +9,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Generic, NamedTuple, TypeVar
 
+import numpy as np
+
 from qkv.data.choices import MOST_HELD_OUT, SHARE
 from qkv.data.corpus import Pair
 from qkv.data.report import SHOWN, say
@@ -75,11 +77,10 @@ def split(
     """
     if not items:
         raise ConfigError("data", "examples to train on", "none", "Check the file.")
-    inputs = [parts(item)[0] for item in items]
-    counts = Counter(inputs)
+    counts = Counter(parts(item)[0] for item in items)
     label_sets: dict[Hashable, set[Hashable]] = {}
-    for key, item in zip(inputs, items, strict=True) if labels is not no_labels else ():
-        label_sets.setdefault(key, set()).update(labels(item))
+    for item in items if labels is not no_labels else ():
+        label_sets.setdefault(parts(item)[0], set()).update(labels(item))
     inputs_of_label = Counter(label for label_set in label_sets.values() for label in label_set)
     largest = len(items) // share
     held_out: set[Hashable] = set()
@@ -94,7 +95,7 @@ def split(
             inputs_of_label.subtract(key_labels)
     unit, inputs_name = names
     if held_out:
-        train, valid = _divided(items, inputs, held_out)
+        train, valid = _divided(items, (parts(item)[0] for item in items), held_out)
         rule = f"one in {share} of them and of the different {inputs_name}, at most {MOST_HELD_OUT:,}"
         say(held_out_text(valid, len(items), unit, inputs_name, seed, rule))
         return Split(train, valid)
@@ -148,8 +149,7 @@ def hold_out(pairs: Sequence[Pair], count: int, seed: int, when: str = "") -> tu
     """
     if count < 1:
         raise ConfigError("holdout", "at least 1 pair", str(count), "Hold out a few hundred pairs.")
-    sources = [pair.source for pair in pairs]
-    frequency = Counter(sources)
+    frequency = Counter(pair.source for pair in pairs)
     held_out: set[Hashable] = set()
     total = 0
     # The order is stable: sources that are too frequent come last, the least frequent of them first.
@@ -163,7 +163,7 @@ def hold_out(pairs: Sequence[Pair], count: int, seed: int, when: str = "") -> tu
         instead = "omit " + setting("holdout") + f" and give pairs to validate on{when} (" + setting("valid_data") + ")"
         hint = "Hold out fewer, or " + instead + "."
         raise ConfigError("holdout", f"more than {count:,} pairs with distinct sources", got, hint)
-    train, valid = _divided(pairs, sources, held_out)
+    train, valid = _divided(pairs, (pair.source for pair in pairs), held_out)
     say(held_out_text(valid, len(pairs), "pairs", "sources", seed))
     return train, valid
 
@@ -193,10 +193,12 @@ def seen_in_training(train: Iterable[Hashable], judged: Sequence[Hashable], name
 
 def _shuffled(keys: Mapping[T, int], seed: int) -> list[T]:
     random = Random(f"hold out:{seed}")
-    return sorted(keys, key=lambda _: random.random())
+    drawn = np.fromiter((random.random() for _ in keys), np.float64, len(keys))
+    listed = list(keys)
+    return [listed[index] for index in np.argsort(drawn, kind="stable")]
 
 
-def _divided(items: Sequence[T], keys: Sequence[Hashable], held_out: set[Hashable]) -> tuple[list[T], list[T]]:
+def _divided(items: Sequence[T], keys: Iterable[Hashable], held_out: set[Hashable]) -> tuple[list[T], list[T]]:
     train: list[T] = []
     held: list[T] = []
     for item, key in zip(items, keys, strict=True):

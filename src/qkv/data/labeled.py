@@ -24,7 +24,7 @@ from qkv.data.corpus import (
 from qkv.data.hints import FASTTEXT, INVISIBLE, text_messages
 from qkv.data.normal_forms import normalize
 from qkv.data.odd_lines import without_odd_lines
-from qkv.data.report import collecting, expect_some_left, refuse, refused_lines
+from qkv.data.report import collecting, expect_some_left, refuse, refused
 from qkv.data.report import say as add
 from qkv.errors import DataError, Place, brief
 
@@ -95,11 +95,10 @@ def read_labeled(
     header = None if isinstance(path, Lines) else _header_of_labeled(lines)
     if header is not None:
         say(header_message(path, 1, lines[0]))
-    bad = refused_lines(path)
     for number, line in list(enumerate(lines, start=1))[0 if header is None else 1 :]:
-        where = Place(path, number)
-        if number in bad:
+        if refused(number, path):
             continue
+        where = Place(path, number)
         try:
             if header is not None and cells_of(line, "\t") == cells_of(lines[0], "\t"):
                 raise repeated_header(line, where)

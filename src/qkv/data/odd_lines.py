@@ -93,9 +93,10 @@ def _any_of(columns: Sequence[Sequence[str]], find: Callable[[Sequence[str]], li
 def _duplicates(columns: Sequence[Sequence[str]]) -> list[int]:
     """Return the lines that are equal to an earlier one; few of them are compared, because hashes differ."""
     hashes = np.fromiter(map(hash, zip(*columns, strict=True)), np.int64, len(columns[0]))
-    _, inverse, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+    ordered = np.sort(hashes)
+    several = ordered[1:][ordered[1:] == ordered[:-1]]
     seen, repeated = set[tuple[str, ...]](), []
-    for index in np.flatnonzero(counts[inverse] > 1).tolist():
+    for index in np.flatnonzero(np.isin(hashes, several)).tolist():
         key = tuple(column[index] for column in columns)
         if key in seen:
             repeated.append(index)

@@ -175,10 +175,10 @@ def refuse(kind: LineKind, error: DataError) -> None:
         report.refused = error
 
 
-def refused_lines(*files: object) -> set[int]:
-    """Return the numbers of the lines of files that were refused already, so that nothing else is said about them."""
-    report, names = _ACTIVE.get(), set(map(str, files))
-    return set() if report is None else {line for file, line in report._bad if file in names}
+def refused(line: int, *files: object) -> bool:
+    """Whether a line of one of these files was refused already, so that nothing else is said about it."""
+    report = _ACTIVE.get()
+    return report is not None and bool(report._bad) and any((str(file), line) in report._bad for file in files)
 
 
 def collecting() -> bool:

@@ -22,7 +22,7 @@ from qkv.data.choices import Decimal, Missing, Thousands
 from qkv.data.corpus import LONGEST_LINE, Lines, in_parts, read_lines
 from qkv.data.hints import ROWS, Section, number_hint, seems
 from qkv.data.normal_forms import normalize
-from qkv.data.report import collecting, expect_some_left, refuse, refused_lines
+from qkv.data.report import collecting, expect_some_left, refuse, refused
 from qkv.errors import ConfigError, DataError, Place, brief, nearest, quantity, setting
 
 Row = tuple[int, tuple[str, ...]]
@@ -396,7 +396,7 @@ def _read_header(lines: Iterable[str], name: str, between: str) -> tuple[FieldTa
     """Return a table without rows, and the rows below its header."""
     rows = rows_of(lines, name, between)
     first = next(rows, None)
-    if first is None or min(refused_lines(name), default=first[0]) < first[0]:  # the names of the columns are lost
+    if first is None or any(refused(line, name) for line in range(1, first[0])):  # the names of the columns are lost
         expect_some_left()
     if first is None:
         raise DataError(Place(name), "lines with columns", "none", "Check how the file was made.")
@@ -428,9 +428,8 @@ def even_rows(rows: Iterable[Row], count: int, name: str, expect: Callable[[Row,
     Raises:
         DataError: a row has another number, and nothing collects such lines.
     """
-    bad = refused_lines(name)
     for row in rows:
-        if row[0] not in bad:
+        if not refused(row[0], name):
             try:
                 yield expect(row, count, name)
             except DataError as error:

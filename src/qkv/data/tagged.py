@@ -18,7 +18,7 @@ from qkv.data.hints import seems, text_messages
 from qkv.data.labeled import LABEL_NAMES, cells_of, counts_text, exchanged_too, more_lines, seems_header, spellings
 from qkv.data.normal_forms import normalize
 from qkv.data.odd_lines import without_odd_lines
-from qkv.data.report import expect_some_left, refuse, refused_lines
+from qkv.data.report import expect_some_left, refuse, refused
 from qkv.data.report import say as add
 from qkv.data.words import split_words
 from qkv.errors import DataError, Place, brief, quantity, setting
@@ -131,8 +131,7 @@ def read_tagged(
     layout = layout_of(sentences, str(path), chosen)
     if header is not None and columns.columns == (None, None):
         _expect_words_named([name.lower() for name in names], layout, Place(path, header + 1))
-    bad = refused_lines(path)
-    sentences = [sentence for sentence in sentences if not any(row.number in bad for row in sentence)]
+    sentences = [sentence for sentence in sentences if not any(refused(row.number, path) for row in sentence)]
     tagged = [_tagged(rows, layout) for sentence in sentences if (rows := list(layout.words(sentence)))]
     if not tagged:
         expect_some_left()
@@ -306,11 +305,10 @@ def sentences_of(lines: Sequence[str], name: str, ends: tuple[int, int] = (0, -1
         [[TagLine(number=3, cells=('EU', 'B-ORG')), TagLine(number=4, cells=('rejects', 'O'))]]
     """
     separator, sentences, width = separator_of(lines), list[list[TagLine]](), 0
-    comments, bad = comments_of(lines), refused_lines(name)
-    rows: list[TagLine] = []
+    comments, rows = comments_of(lines), list[TagLine]()
     is_sound = True
     for number, line in enumerate([*lines, ""], start=1):
-        if number in bad:
+        if refused(number, name):
             is_sound = False
         elif not line.strip():
             sentences += [rows] if rows and is_sound else []

@@ -8,7 +8,7 @@ from qkv.data.choices import WindowOrder
 from qkv.data.corpus import Lines, read_lines, silent
 from qkv.data.hints import pairs_message, text_messages
 from qkv.data.odd_lines import without_odd_lines
-from qkv.data.report import expect_some_left, refused_lines
+from qkv.data.report import expect_some_left, refused
 from qkv.errors import ConfigError, DataError, Place, setting
 
 
@@ -33,11 +33,11 @@ def read_text(path: Path | Lines, *, say: Callable[[str], None] = silent) -> str
         ...     read_text(path)
         'KING:\n\nWell?\n'
     """
-    lines, bad = read_lines(path, blank=True), refused_lines(path)
+    lines = read_lines(path, blank=True)
     if not any(line.strip() for line in lines):
         expect_some_left()
         raise DataError(Place(path), "text", "empty lines only", "Check how the file was made.")
-    kept = [number for number, line in enumerate(lines, start=1) if number not in bad]
+    kept = [number for number, line in enumerate(lines, start=1) if not refused(number, path)]
     written = [number for number in kept if lines[number - 1].strip()]
     texts = [lines[number - 1] for number in written]
     dropped = set(written).difference(without_odd_lines(str(path), written, written, texts, repeats=False))

@@ -8,13 +8,14 @@ of both directions tells every letter about them; or, as a second source, behind
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, final
 
 from qkv.data.columns import index_of
-from qkv.data.corpus import Lines, Pair, read_lines
+from qkv.data.corpus import Lines, Pair, each_line
 from qkv.data.normal_forms import normalize
-from qkv.data.report import expect_some_left, refuse, refused_lines
+from qkv.data.report import expect_some_left, refuse, refused
 from qkv.errors import ConfigError, DataError, Place, quantity, setting
 
 MARK = "|"
@@ -107,12 +108,12 @@ class WordTable:
             ...     WordTable(target_sep=" ").read(path)
             [Pair(source='c h a t', target='ʃ a', line=1)]
         """
-        lines = read_lines(path, blank=True)
-        pairs, bad = [], refused_lines(path)
-        table = self.resolved(lines[0], str(path))
+        pairs, lines = [], each_line(path)
+        header = next(lines)
+        table = self.resolved(header, str(path))
         last = max(map(int, (table.source_col, table.target_col, table.features_col)))
-        for number, line in enumerate(lines, start=1):
-            if number in bad or (number == 1 and table != self):
+        for number, line in enumerate(chain([header], lines), start=1):
+            if refused(number, path) or (number == 1 and table != self):
                 continue
             where = Place(path, number)
             try:

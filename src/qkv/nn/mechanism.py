@@ -24,15 +24,15 @@ LOCATION = "location"
 """The score that reads the weights of the step before too, for decoders that take one step after another."""
 ATTENTION = "Attention"
 """The topic of the help in which these settings stand."""
-ScoreName = Annotated[
-    str,
-    Option(
-        f"How queries are compared with keys: {SCORES.described()} (a small network); also none in recurrent "
-        "models, and location to translate with one",
-        topic=ATTENTION,
-        or_else="scaled-dot, but additive to a source from a recurrent decoder, and for pooling",
-    ),
-]
+
+
+def score_option(more: str = "", or_else: str | None = None) -> Option:
+    """Return the option of a score: what a model has beside those of the catalog, and its default if it has several."""
+    help = f"How queries are compared with keys: {SCORES.described()} (a small network){more}"
+    return Option(help, topic=ATTENTION, or_else=or_else)
+
+
+ScoreName = Annotated[str, score_option()]
 
 
 @cache

@@ -20,6 +20,7 @@ from qkv.tasks.notes import reporting, state
 from qkv.tasks.python_values import as_source, pair_line, text_line
 
 Line = Callable[[Any, str], str]
+_KNOWN = SOURCE_NAMES, TARGET_NAMES
 
 
 class PairSources(NamedTuple):
@@ -29,21 +30,21 @@ class PairSources(NamedTuple):
         source, target: line N of one corresponds to line N of the other.
         data: lines of both, with a tab between them.
         prefix: what precedes the names of these settings, "valid_" for validation data.
-        columns: of `data`; None where it has two columns with a tab between them in any case.
+        columns: of `data`.
     """
 
     source: Path | Lines | None = None
     target: Path | Lines | None = None
     data: Path | Lines | None = None
     prefix: str = ""
-    columns: TextColumns | None = None
+    columns: TextColumns = TextColumns(("source", "target"))
 
     @classmethod
     def of(cls, files: Any, prefix: str = "", side: Line = text_line, pair: Line = pair_line) -> "PairSources | None":
         """Return the sources of a table of settings.
 
         Args:
-            files: a table with `source`, `target` and `data`, which are files or values.
+            files: a table with `source`, `target` and `data`, which are files or values, and `texts`, their columns.
             prefix: "valid_" for those to validate on.
             side: writes a source or a target as a line, see `qkv.tasks.python_values`.
             pair: writes a pair as a line.
@@ -55,12 +56,11 @@ class PairSources(NamedTuple):
         if all(item is None for item in items.values()):
             return None
         lines = {"source": side, "target": side, "data": pair}
-        columns: TextColumns | None = getattr(files, "texts", None)
         sources = {
-            name: None if item is None else as_source(item, prefix + name, lines[name], columns)
+            name: None if item is None else as_source(item, prefix + name, lines[name], files.texts, _KNOWN)
             for name, item in items.items()
         }
-        return cls(**sources, prefix=prefix, columns=columns)
+        return cls(**sources, prefix=prefix, columns=files.texts)
 
     @property
     def names(self) -> tuple[str, str]:
@@ -85,8 +85,8 @@ class PairSources(NamedTuple):
         if data is not None and source is None and target is None:
             if table is not None:
                 pairs = table.read(data)
-            elif self.columns and self.columns.applies(data):
-                rows = self.columns.read(data, (SOURCE_NAMES, TARGET_NAMES))
+            elif self.columns.applies(data):
+                rows = self.columns.read(data, _KNOWN)
                 pairs = [Pair(left, right, line) for line, left, right in rows]
             else:
                 pairs = read_tsv(data, say=state)
@@ -112,6 +112,7 @@ class PairSources(NamedTuple):
 
 def _with_warnings(pairs: list[Pair], name: str, others: Sequence[Pair]) -> list[Pair]:
     """Return the pairs, after reporting exchanged, odd and copied ones, and sides that never vary."""
+    pairs = _in_order(pairs, name, others)
     lines, sources, targets = (list(map(attrgetter(part), pairs)) for part in ("line", "source", "target"))
     for oddity in text_messages(lines, sources, targets):
         state(f"{name}: {oddity}")
@@ -121,8 +122,6 @@ def _with_warnings(pairs: list[Pair], name: str, others: Sequence[Pair]) -> list
         if len(pairs) > 1 and all(text == texts[0] for text in texts):
             all_texts = f'all {len(pairs):,} {side}s are "{brief(texts[0])}"'
             state(f"{name}: {all_texts}: nothing can be learned from them.")
-    pairs = _in_order(pairs, name, others)
-    lines, sources, targets = (list(map(attrgetter(part), pairs)) for part in ("line", "source", "target"))
     return without_odd_lines(name, pairs, lines, sources, targets, paired=True)
 
 
@@ -135,8 +134,9 @@ def _in_order(pairs: list[Pair], name: str, others: Sequence[Pair]) -> list[Pair
     exchanged, judged = find_exchanged(pairs, others, len(pairs) if skips("swapped") else JUDGED)
     example = f'"{brief(exchanged[0].source)}" has the target "{brief(exchanged[0].target)}"' if exchanged else ""
     example += f"; {judged:,} lines were judged" if judged < len(pairs) else ""
-    lines = [pair.line for pair in exchanged]
-    dropped = set(lines) if leaves_out("swapped", name, lines, example) else set()
+    dropped = {pair.line for pair in exchanged}
+    if not leaves_out("swapped", name, [pair.line for pair in exchanged], example):
+        return pairs
     return [pair for pair in pairs if pair.line not in dropped]
 
 

@@ -258,13 +258,8 @@ class SourceColumns:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairColumns(SeparatorSettings):
-    """The columns of pairs, of texts or of symbols (`qkv.data.word_table.WordTable`), each None if it is not given.
-
-    Raises:
-        ConfigError: a column is out of range, or two are the same; or settings of symbols are beside texts, or the
-            other way round.
-    """
+class TextPairColumns(SeparatorSettings):
+    """The columns of pairs of texts, each None if it is not given."""
 
     source_col: Annotated[
         Column | None,
@@ -273,6 +268,36 @@ class PairColumns(SeparatorSettings):
     target_col: Annotated[
         Column | None, Option("Column of the target, likewise", topic=COLUMNS, or_else=WordTable.target_col)
     ] = None
+
+    @property
+    def texts(self) -> TextColumns:
+        """The columns of texts."""
+        return TextColumns(("source", "target"), (self.source_col, self.target_col), self.sep)
+
+    def with_default(self, default: WordTable | None) -> WordTable | None:
+        """Return the columns of symbols that a model was trained on, if any, with those that are given here.
+
+        Raises:
+            ConfigError: a column is out of range, or two are the same; or they are not separated by tabs.
+        """
+        if default is None:
+            return None
+        if self.sep not in (None, "tab"):
+            hint = "Write the symbols to a TSV file."
+            raise ConfigError(setting("sep"), "tab between columns of symbols", f"{self.sep}", hint)
+        values = {item.name: getattr(self, item.name, None) for item in fields(WordTable)}
+        return replace(default, **{name: _as_position(value) for name, value in values.items() if value is not None})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairColumns(TextPairColumns):
+    """The columns of pairs, of texts or of symbols (`qkv.data.word_table.WordTable`), each None if it is not given.
+
+    Raises:
+        ConfigError: a column is out of range, or two are the same; or settings of symbols are beside texts, or the
+            other way round.
+    """
+
     features_col: Annotated[Column | None, _FEATURES] = None
     source_sep: Annotated[
         str | None,
@@ -300,27 +325,18 @@ class PairColumns(SeparatorSettings):
     ] = None
 
     def __post_init__(self) -> None:
-        self.with_default(None)
         of_symbols = [name for name in _OF_SYMBOLS if getattr(self, name, None) is not None]
         if self.cells == "texts" and of_symbols:
             hint = "Omit it, or the other one."
             raise ConfigError(setting(of_symbols[0]), "columns of symbols", setting("cells", "texts"), hint)
-        if self._has_symbols and self.sep not in (None, "tab") and (of_symbols or self.cells is not None):
-            hint = "Write the symbols to a TSV file."
-            raise ConfigError(setting("sep"), "tab between columns of symbols", f"{self.sep}", hint)
+        if self._has_symbols:
+            self.with_default(WordTable())
 
     @property
     def table(self) -> WordTable | None:
-        """The columns of the TSV files; None if no column and no separator is given."""
-        return self.with_default(None)
-
-    def with_default(self, default: WordTable | None) -> WordTable | None:
-        """Return the columns; what is not given comes from a default."""
-        values = {item.name: getattr(self, item.name, None) for item in fields(WordTable)}
-        settings = {name: _as_position(value) for name, value in values.items() if value is not None}
-        if default is None and (not settings or not self._has_symbols):
-            return None
-        return replace(default or WordTable(), **settings)
+        """The columns of symbols of the TSV files; None if no column and no separator is given, or they hold texts."""
+        given = any(getattr(self, item.name, None) is not None for item in fields(WordTable))
+        return self.with_default(WordTable()) if given and self._has_symbols else None
 
     @property
     def _has_symbols(self) -> bool:
@@ -333,8 +349,7 @@ class PairColumns(SeparatorSettings):
     @property
     def texts(self) -> TextColumns:
         """The columns of texts."""
-        columns = None if self._has_symbols and self.table is not None else (self.source_col, self.target_col)
-        return TextColumns(("source", "target"), columns or (None, None), self.sep)
+        return TextColumns(("source", "target")) if self.table is not None else super().texts
 
 
 def _as_position(value: Any) -> Any:

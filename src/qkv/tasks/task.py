@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
@@ -24,13 +25,14 @@ class Scored(NamedTuple):
     Attributes:
         figures: the metrics, the most important one first.
         lines: the model's answers, as they are written to a file.
-        credits: returns how good each answer is, more for better ones; nothing for a task without answers.
+        credits: how good each answer is, more for better ones, by the figures that follow from a mean over answers; the
+            first stands for all others. None for a task without answers.
         report: returns how well each label, or type of spans, is found; None for a task without labels.
     """
 
     figures: list[Figure]
     lines: Iterable[str]
-    credits: Callable[[], Sequence[float]] = tuple
+    credits: Mapping[str, Callable[[], Sequence[float]]] = MappingProxyType({})
     report: "Callable[[], LabelReport | None]" = lambda: None
 
 

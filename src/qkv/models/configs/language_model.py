@@ -17,7 +17,7 @@ from qkv.models.configs.fields import (
     Width,
 )
 from qkv.nn.choices import Activation
-from qkv.nn.mechanism import ATTENTION, MechanismConfig
+from qkv.nn.mechanism import ATTENTION, MechanismConfig, score_option
 from qkv.settings import Option
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class DecoderConfig(MechanismConfig):
 
     size: Size
     model: Annotated[Literal["transformer"], Option("Kind of model")] = "transformer"
+    score: Annotated[str, score_option("; also none in recurrent models")] = "scaled_dot"
     layers: Layers = 4
     width: Width = 192
     feed_forward: FeedForwardWidth = 768

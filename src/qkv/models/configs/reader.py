@@ -12,7 +12,7 @@ from qkv.models.configs.checks import (
     expect_transformer,
 )
 from qkv.models.configs.fields import MOST_LAYERS, Dropout, FeedForwardWidth, Positions, Size, Width, Window
-from qkv.nn.mechanism import ATTENTION, MechanismConfig, ScoreName
+from qkv.nn.mechanism import ATTENTION, MechanismConfig, score_option
 from qkv.settings import Option, check
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class ReaderConfig(MechanismConfig):
         float,
         Option("Fraction of tokens replaced by unknown in training", least=0, below=1, hint="0 disables it."),
     ] = 0.1
-    score: ScoreName = _OWN_DEFAULT
+    score: Annotated[str, score_option(or_else="scaled-dot, in a Transformer's blocks")] = _OWN_DEFAULT
     heads: Annotated[int, Option("Heads of a Transformer's self-attentions", topic=ATTENTION, least=1)] = 4
     window: Window = None
 
@@ -146,6 +146,7 @@ class ClassifierConfig(ReaderConfig):
         ConfigError: as for `ReaderConfig`.
     """
 
+    score: Annotated[str, score_option(or_else="additive to pool, scaled-dot in a Transformer's blocks")] = _OWN_DEFAULT
     pool: Annotated[Literal["attention", "mean"], Option("How words become one vector")] = "attention"
     wide: Annotated[
         int | None,

@@ -27,7 +27,7 @@ from qkv.models.configs.fields import (
     Tied,
     Window,
 )
-from qkv.nn.mechanism import ATTENTION, MechanismConfig, ScoreName, score_name
+from qkv.nn.mechanism import ATTENTION, MechanismConfig, ScoreName, score_name, score_option
 from qkv.settings import Option, check
 from qkv.values.catalog import as_flag
 
@@ -82,6 +82,7 @@ class TransformerConfig(MechanismConfig):
 
     size: Size
     model: Annotated[Literal["transformer"], _KIND] = "transformer"
+    score: Annotated[str, score_option("; also none and location with a recurrent decoder")] = "scaled_dot"
     encoder: Encoder = None
     encoder_layers: EncoderLayers = 3
     decoder_layers: DecoderLayers = 3

@@ -209,7 +209,7 @@ _CHECKED_SENTENCES = 5
 
 def _read(files: AlignSettings, prefix: str, table: WordTable | None) -> _Sentences:
     sources = PairSources.of(files, prefix) or PairSources(prefix=prefix)
-    pairs, file = sources.read(table), getattr(files, f"{prefix}gold")
+    pairs, file = sources.read(files.with_default(table)), getattr(files, f"{prefix}gold")
     if file is None:
         return _Sentences(pairs, None, sources.names)
     gold = parse_alignments(read_lines(file, blank=True), str(file), files.gold_from)

@@ -6,12 +6,12 @@ from typing import Annotated
 
 from qkv.errors import ConfigError, setting
 from qkv.settings import Option
-from qkv.tasks.settings import PICTURES, DeviceSettings, ShardSettings
+from qkv.tasks.settings import PICTURES, DeviceSettings, ShardSettings, TextPairColumns
 from qkv.tasks.translate.settings import ReadingSettings, Symmetrization
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlignSettings(ReadingSettings, ShardSettings, DeviceSettings):
+class AlignSettings(ReadingSettings, TextPairColumns, ShardSettings, DeviceSettings):
     """Write the alignment links of each line to standard output, source word first, counted from 0 (Pharaoh format).
 
     Example: qkv align runs/en-fr --source test.en --target test.fr --gold test.align
@@ -21,7 +21,7 @@ class AlignSettings(ReadingSettings, ShardSettings, DeviceSettings):
     target: Annotated[Path | None, Option("Their translations, line by line")] = None
     data: Annotated[
         Path | None,
-        Option("Or one TSV file; of a model of columns a table with the same columns, whose symbols are words"),
+        Option("Or one table of both; of a model of columns a table of the same ones, whose symbols are words"),
     ] = None
     reverse: Annotated[Path | None, Option("Run folder of a model of the other direction")] = None
     symmetrize: Annotated[Symmetrization, Option("With --reverse: how links of both directions are joined")] = "mutual"

@@ -54,4 +54,4 @@ def score_labels(
         ]
 
     truth = [text.labels for text in texts]
-    return Scored(judge_labels(predicted, truth), lines, credits, lambda: report_labels(predicted, truth))
+    return Scored(judge_labels(predicted, truth), lines, {"accuracy": credits}, lambda: report_labels(predicted, truth))

@@ -69,7 +69,7 @@ def compare(
         if name in fixed:
             raise ConfigError(name, "no such setting in a comparison", "one", hint)
     files = {name.removeprefix(TEST): item for name, item in settings.items() if name.startswith(TEST)}
-    test = evaluation_of(recipe.settings.evaluation, files, device)
+    test = evaluation_of(recipe.settings, files, device, fixed)
     if folds is not None and test is not None:
         hint = "Each part of the data is tested on: omit one of them."
         raise ConfigError("folds", "no files to test on beside it", "both", hint)

@@ -120,11 +120,17 @@ class Comparison:
         return list(dict.fromkeys(name for row in self.rows for name in row.cell.values)) or ["settings"]
 
     @property
+    def judge(self) -> str:
+        """The figure that p is of; "" if none is computed."""
+        return next((result.judge for row in self.rows for result in row.results.values() if result.judge), "")
+
+    @property
     def header(self) -> list[str]:
         """The names of the columns."""
         figure = next((figure for row in self.rows for figure in row.main), None)
+        other = self.judge and figure is not None and self.judge != figure.name
         name = "figure" if figure is None else f"{figure.name} ({figure.unit})" if figure.unit else figure.name
-        return [*self.axes, name, f"{self.unit}s", "p", "parameters", "CPU s"]
+        return [*self.axes, name, f"{self.unit}s", f"p ({self.judge})" if other else "p", "parameters", "CPU s"]
 
     def table(self) -> list[list[str]]:
         """Return the table as texts, its header first."""
@@ -172,7 +178,7 @@ class Comparison:
             }
             for row in self.rows
         ]
-        value: Any = finite({"rows": rows, "refused": dict(self.refused), "missing": self.missing})
+        value: Any = finite({"rows": rows, "p_of": self.judge, "refused": dict(self.refused), "missing": self.missing})
         return dict(value)
 
     def __repr__(self) -> str:

@@ -66,5 +66,17 @@ def files_to_test(task: TaskSettings) -> list[str]:
         ['source', 'target', 'data']
     """
     table: Any = task.evaluation
-    hints, names = hints_of(table), options_of(task.tables["data"])
-    return [name for name in options_of(table) if name in names and Path in choices_of(hints[name])]
+    hints = hints_of(table)
+    return [name for name in settings_to_test(task) if Path in choices_of(hints[name])]
+
+
+def settings_to_test(task: TaskSettings) -> list[str]:
+    """Return the settings of a task's evaluation that its data has too: files, and how they are read.
+
+    Example:
+        >>> from qkv.tasks.classify.settings import CLASSIFY
+        >>> settings_to_test(CLASSIFY)
+        ['sep', 'data', 'label_col', 'text_col']
+    """
+    table: Any = task.evaluation
+    return [name for name in options_of(table) if name in options_of(task.tables["data"])]

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, final
 
 from qkv.checkpoint.disk import make_folder, replace_file
@@ -25,11 +26,12 @@ from qkv.settings import as_dict, build
 from qkv.system import locked
 from qkv.tasks.catalog import TASKS, recipe_of
 from qkv.tasks.compare.grid import AnyRecipe, Cell, settings_of
+from qkv.tasks.compare.settings import settings_to_test
 from qkv.tasks.folds import write_folds
 from qkv.tasks.load import load
 from qkv.tasks.recipe import Tables
 from qkv.tasks.run import train_run
-from qkv.tasks.settings import EvaluationSettings
+from qkv.tasks.settings import EvaluationSettings, TaskSettings
 from qkv.tasks.streams import finite
 from qkv.training.events import Outcome
 
@@ -48,6 +50,7 @@ class Result:
         figures: the figures of its best checkpoint, the one that chose it first: on the files to test if there are
             some, else on those to validate.
         credits: how good each answer to the files to test is; none without such files, or for a task without answers.
+        judge: the figure that they are of: the first one, or another if that does not follow from a mean over answers.
         stopped: why the training could not go on; "" if it ended.
         parameters: of the model.
         steps: updates.
@@ -60,6 +63,7 @@ class Result:
     parameters: int
     steps: int
     seconds: float
+    judge: str = ""
 
 
 class Training(NamedTuple):
@@ -144,7 +148,7 @@ def planned_folds(
         for cell in cells:
             own = {**settings_of(cell, settings), **examples.settings, "data": train}
             folder = out / cell.folder / f"fold-{number}"
-            tested = evaluation_of(task.evaluation, {"data": test}, device)
+            tested = evaluation_of(task, {"data": test}, device)
             trainings.append(Training(cell, number, folder, task.in_tables(own), tested, "fold"))
     return trainings
 
@@ -158,7 +162,7 @@ def result_of(training: Training) -> Result | None:
     path = training.folder / _FIGURES
     if not path.is_file():
         return None
-    stored = decode_mapping(read_file(path, _LARGEST, links=False), str(path))
+    stored = {"judge": "", **decode_mapping(read_file(path, _LARGEST, links=False), str(path))}
     if stored.get("settings") != training.digest:
         hint = "Give another folder to compare with other settings or other files to test."
         raise CheckpointError(str(path), "figures of these settings", "those of others", hint)
@@ -216,11 +220,14 @@ def _trained(recipe: AnyRecipe, training: Training, device: str) -> Result | Non
         return None
     model = load(run, device)
     parameters = sum(parameter.numel() for parameter in model.model.parameters())
-    figures, credits = _validated(outcome), ()
+    figures, credits, judge = _validated(outcome), (), ""
     if training.test is not None:
         scored = model.score_files(training.test)
-        figures, credits = _main_first(scored.figures, outcome.best), tuple(scored.credits())
-    return Result(tuple(figures), credits, "", parameters, outcome.step, seconds)
+        figures = _main_first(scored.figures, outcome.best)
+        if scored.credits:
+            judge = figures[0].name if figures[0].name in scored.credits else next(iter(scored.credits))
+            credits = tuple(scored.credits[judge]())
+    return Result(tuple(figures), credits, "", parameters, outcome.step, seconds, judge)
 
 
 def _validated(outcome: Outcome) -> Sequence[Figure]:
@@ -233,7 +240,10 @@ def _main_first(figures: Sequence[Figure], main: Figure | None) -> list[Figure]:
     return sorted(figures, key=lambda figure: main is None or figure.name != main.name)
 
 
-def evaluation_of(table: type[EvaluationSettings], files: Mapping[str, Any], device: str) -> EvaluationSettings | None:
-    """Return what to test on; None if no file is given."""
+def evaluation_of(
+    task: TaskSettings, files: Mapping[str, Any], device: str, settings: Mapping[str, Any] = MappingProxyType({})
+) -> EvaluationSettings | None:
+    """Return what to test on, read as the data of the settings is; None if no file is given."""
     named = {name: item for name, item in files.items() if item is not None}
-    return replace(build(table, named), device=device) if named else None
+    as_trained = {name: settings[name] for name in settings_to_test(task) if name in settings}
+    return replace(build(task.evaluation, {**as_trained, **named}), device=device) if named else None

@@ -225,7 +225,7 @@ class ElementPointer:
         return Scored(
             figures,
             (" ".join(map(str, row)) for row in positions),
-            lambda: [float(is_exact(list(row), list(item.target), self.order)) for row, item in answers],
+            {"exact": lambda: [float(is_exact(list(row), list(item.target), self.order)) for row, item in answers]},
         )
 
     def export_facts(self, to: str) -> NoReturn:

@@ -17,6 +17,7 @@ from qkv.tasks.settings import (
     RequestSettings,
     SkipSettings,
     TaskSettings,
+    TextPairColumns,
 )
 from qkv.training_settings import Settings as Training
 
@@ -30,12 +31,12 @@ AnswerOrder = Literal["sequence", "cycle", "set"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PointData:
+class PointData(TextPairColumns):
     """Elements and positions, see `qkv.data.pointing`."""
 
     source: Annotated[Lists | None, Option("Elements separated by spaces, one line per example (.gz too)")] = None
     target: Annotated[Lists | None, Option("Positions of elements, from 1, line by line")] = None
-    data: Annotated[ListPairs | None, Option("Or one file with elements<TAB>positions on each line")] = None
+    data: Annotated[ListPairs | None, Option("Or one file with elements<TAB>positions on each line, or a table")] = None
 
 
 Beam = Annotated[int, Option("Beam width; 1 is greedy", least=1)]

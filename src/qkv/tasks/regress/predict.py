@@ -287,7 +287,9 @@ class Regressor:
         predicted, target = self._compared(read_table(Path(str(files.data))))
         figures = judge_regression(predicted, target, "")
         lines = (f"{number:.10g}" for number in predicted)
-        return Scored(list(figures), lines, (-abs(predicted - target)).tolist)
+        error = predicted - target
+        credits = {"rmse": (-(error**2)).tolist, "mae": (-abs(error)).tolist}
+        return Scored(list(figures), lines, credits)
 
     def export_facts(self, to: str) -> NoReturn:
         """Refuse: other programs have no input for tables of numbers.

@@ -1,14 +1,15 @@
 """Scoring translations, in training and on files."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 from qkv.data.corpus import Pair
 from qkv.data.marked_pieces import joined_words, piece_marks
 from qkv.data.normal_forms import normalize
+from qkv.data.words import split_words
 from qkv.errors import ConfigError, on_command_line, setting
-from qkv.metrics.edits import word_error_rate
+from qkv.metrics.edits import edit_distance, word_error_rate
 from qkv.metrics.figure import Figure
 from qkv.metrics.matches import exact_match
 from qkv.metrics.translation import WMT, BleuTokenizer, bleu, chrf, sentence_chrf
@@ -41,7 +42,15 @@ def score_translations(translator: Any, files: TranslateEvaluation) -> Scored:
     hypotheses = [translation.text for translation in translations]
     figures = judge(hypotheses, pairs, files.bleu_tokenize or translator.bleu_tokenize)
     lines = hypotheses if table is None else map(table.target_text, hypotheses)
-    return Scored(figures, lines, lambda: sentence_chrf(*_words(hypotheses, pairs)[:2]))
+    written, references, _ = _words(hypotheses, pairs)
+    sides = list(zip(written, references, strict=True))
+    credits: dict[str, Callable[[], list[float]]] = {
+        "chrf": lambda: sentence_chrf(written, references),
+        "exact_match": lambda: [float(text == reference) for text, reference in sides],
+        # All systems have the same references, so that their rates differ as the means of their edits do.
+        "word_error_rate": lambda: [-float(edit_distance(*map(split_words, side))) for side in sides],
+    }
+    return Scored(figures, lines, credits)
 
 
 def judge(hypotheses: Sequence[str], pairs: Sequence[Pair], bleu_tokenizer: BleuTokenizer = WMT) -> list[Figure]:

@@ -76,13 +76,18 @@ def test_a_target_begins_with_the_code_that_is_forced(tmp_path: Path) -> None:
     plain = qkv.load(folder_of(tmp_path / "plain", {}, **names))
     numbers = {code: plain.tokenizer.encode(code, target=True) for code in CODES[:2]}
     forced = qkv.load(folder_of(tmp_path / "forced", {"forced_bos_token_id": numbers["fra_Latn"][0]}, **names))
-    hat = plain.tokenizer.encode("hat", target=True)
-    assert forced.tokenizer.encode("hat", target=True) == [*numbers["fra_Latn"], *hat]
+    for text in ("hat", "  hat", "你好", "zzz hat", ""):
+        assert forced.tokenizer.encode(text, target=True) == [
+            *numbers["fra_Latn"],
+            *plain.tokenizer.encode(text, target=True),
+        ]
     assert forced.tokenizer.encode("eng_Latn", target=True) == numbers["eng_Latn"]
     assert (
         type(forced.tokenizer).from_json(forced.tokenizer.to_json()).encode("hat", target=True)[0]
         == numbers["fra_Latn"].pop()
     )
+    saved = qkv.load(qkv.hub.save(forced, tmp_path / "saved"))
+    assert saved.tokenizer.encode("hat", target=True) == forced.tokenizer.encode("hat", target=True)
     how = Decoding(max_tokens=6)
     written = {
         "asked": plain.translate_fully(TEXT, Decoding(max_tokens=6, prefix="fra_Latn")),

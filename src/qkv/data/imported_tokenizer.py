@@ -3,7 +3,7 @@
 import json
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
@@ -107,9 +107,8 @@ class ImportedTokenizer:
     def encode(self, text: str, *, target: bool) -> list[int]:
         """Encode a text; a target has no special tokens but the one that is forced, such as a language code."""
         ids = [token.number for token in self.tokens(text, target=target)]
-        if not target or self.forced < 0 or (ids and not self.decode(ids[:1])):
-            return ids
-        return [self.forced, *ids]
+        named = ids and ids[0] != self.unk and ids[0] in self._language(target=True).special
+        return ids if not target or self.forced < 0 or named else [self.forced, *ids]
 
     def tokens(self, text: str, *, target: bool) -> list[Token]:
         """Encode a text to ids, each with the characters that it stands for."""
@@ -238,6 +237,10 @@ class ImportedTokenizer:
 class _Language(Protocol):
     """The tokenizer of sources, or of targets."""
 
+    @property
+    def special(self) -> Collection[int]:
+        """The ids that `decode` leaves out."""
+
     def encode(self, text: str, *, special: bool) -> list[Token]:
         """Split a text, with or without the special tokens around it."""
 
@@ -257,6 +260,8 @@ class _Library:
 
     def __init__(self, source: str, where: str) -> None:
         self._library = _library(source, where)
+        added = self._library.get_added_tokens_decoder()
+        self.special = frozenset(number for number, token in added.items() if token.special)
         self._letters = byte_alphabet() if isinstance(self._library.decoder, decoders.ByteLevel) else {}
 
     def encode(self, text: str, *, special: bool) -> list[Token]:

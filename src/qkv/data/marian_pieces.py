@@ -53,7 +53,8 @@ class MarianPieces:
 
     Attributes:
         numbers: the number of each piece.
-        unknown, end: the numbers of special tokens.
+        special: the ids that `decode` leaves out.
+        unknown, end: two of them.
 
     Raises:
         DataError: a file is not what it should be.
@@ -76,7 +77,7 @@ class MarianPieces:
             where = str(Path(folder, _TARGET_NUMBERS if target and separate else NUMBERS))
             raise DataError(where, f"the unknown token {named['unk_token']}", "none", _AGAIN)
         self._added = _added_tokens(tables, list(named.values()), str(Path(folder, _CONFIG)))
-        self._special = {self._added[text].number for text in named.values()}
+        self.special = frozenset(self._added[text].number for text in named.values())
         self.unknown, self.end = self.numbers[named["unk_token"]], self._added[named["eos_token"]].number
         self._names = {number: piece for piece, number in self.numbers.items()}
         self._names |= {added.number: text for text, added in self._added.items()}
@@ -105,7 +106,7 @@ class MarianPieces:
 
     def decode(self, ids: list[int]) -> str:
         """Join the pieces of ids; special tokens, and ids without a piece, are left out."""
-        pieces = [self._names[number] for number in ids if number in self._names and number not in self._special]
+        pieces = [self._names[number] for number in ids if number in self._names and number not in self.special]
         text = self._model.decode(pieces).replace("▁", " ").strip()
         for spaced in _SPACES if self._cleans else ():
             text = text.replace(spaced, spaced.strip())

@@ -73,17 +73,18 @@ def files_of(model: Any, tokenizer: Tokenizer | None = None) -> dict[str, bytes]
         theirs = {**copies, **theirs}
     files = {} if tokenizer is None else tokenizer_files(tokenizer)
     table = {**written.table, "architectures": [family.class_name], "dtype": "float32", "torch_dtype": "float32"}
-    if tokenizer is not None and tokenizer.imported is None:
+    imported = None if tokenizer is None else tokenizer.imported
+    if tokenizer is not None and imported is None:
         special_tokens = {name: number for name, number in written.table.items() if name.endswith("_token_id")}
         files[_GENERATION] = encode({**special_tokens, "suppress_tokens": list(tokenizer.never_written)}, _GENERATION)
-    elif tokenizer is not None:
+    elif tokenizer is not None and imported is not None:
         begin = "decoder_start" if family.task == "translate" else "bos"
-        named = {"pad": tokenizer.pad, begin: tokenizer.bos, "eos": tokenizer.eos}
+        named = {"pad": tokenizer.pad, begin: tokenizer.bos, "eos": tokenizer.eos, "forced_bos": imported.forced}
         generation: dict[str, JsonValue] = {f"{name}_token_id": number for name, number in named.items() if number >= 0}
-        if tokenizer.imported is not None and tokenizer.imported.others:
-            generation["eos_token_id"] = [tokenizer.eos, *tokenizer.imported.others]
-        if tokenizer.imported is not None and tokenizer.imported.never:
-            generation["suppress_tokens"] = list(tokenizer.imported.never)
+        if imported.others:
+            generation["eos_token_id"] = [tokenizer.eos, *imported.others]
+        if imported.never:
+            generation["suppress_tokens"] = list(imported.never)
         files[_GENERATION] = encode(generation, _GENERATION)
     data, _ = pack({name: tensor.contiguous() for name, tensor in theirs.items()}, WEIGHTS)
     return files | {CONFIG: encode(table, CONFIG), WEIGHTS: _with_format(data)}

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from qkv.data.batches import collate_sources, device_of, in_batches
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, DataError, Place, UnsupportedError, expect_name, setting
+from qkv.errors import CheckpointError, ConfigError, DataError, Place, UnsupportedError, expect_name, setting
 from qkv.hub.published import published_folder
 from qkv.hub.sentence_folder import Sentences, read_sentences
 from qkv.models.reader import MaskedLanguageModel
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from qkv.view.scene import Scene
 
 _ROWS = 32
+_MEAN = Sentences()
 
 
 @final
@@ -54,7 +55,7 @@ class MaskFiller:
     Args:
         model: the network.
         tokenizer: text to tokens and back.
-        folder: where they come from, whose files may say how texts become vectors.
+        sentences: how texts become vectors, or why they do not.
 
     Example:
         >>> import qkv  # doctest: +SKIP
@@ -62,10 +63,12 @@ class MaskFiller:
         'capital'
     """
 
-    def __init__(self, model: MaskedLanguageModel, tokenizer: Tokenizer, folder: Path | None = None) -> None:
+    def __init__(
+        self, model: MaskedLanguageModel, tokenizer: Tokenizer, sentences: Sentences | CheckpointError = _MEAN
+    ) -> None:
         self.model = model.eval()
         self.tokenizer = tokenizer
-        self._folder = folder
+        self._sentences = sentences
 
     @classmethod
     def load(cls, run: str | Path, device: str | torch.device = "cpu") -> "MaskFiller":
@@ -80,7 +83,13 @@ class MaskFiller:
     def of(cls, trained: Trained, device: str | torch.device = "cpu") -> "MaskFiller":
         """Build the published model; errors as for `load`."""
         expect_task(trained, "fill", "a masked language model")
-        return cls(rebuild_reader(trained, MaskedLanguageModel, device), trained.tokenizer, trained.folder)
+        folder = published_folder(trained.folder)
+        sentences: Sentences | CheckpointError
+        try:
+            sentences = _MEAN if folder is None else read_sentences(folder)
+        except CheckpointError as error:  # of `embed` alone
+            sentences = error
+        return cls(rebuild_reader(trained, MaskedLanguageModel, device), trained.tokenizer, sentences)
 
     @torch.no_grad()
     def fill(self, texts: Sequence[str], *, best: int = 5) -> list[list[Filled]]:
@@ -141,8 +150,9 @@ class MaskFiller:
             >>> vectors @ vectors.T  # cosines  # doctest: +SKIP
         """
         chosen = None if pool is None else expect_name("pool", pool, get_args(PoolOfTokens))
-        folder = None if self._folder is None else published_folder(self._folder)
-        sentences = Sentences() if folder is None else read_sentences(folder)
+        if isinstance(self._sentences, CheckpointError):
+            raise self._sentences
+        sentences = self._sentences
         longest = min(self.model.config.context, sentences.longest or self.model.config.context)
         rows = [self.tokenizer.encode(sentences.prompt + text) for text in expect_texts(texts, "texts")]
         for number, ids in enumerate(rows, start=first):

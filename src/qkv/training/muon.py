@@ -61,8 +61,10 @@ class Muon(AdamW):
         groups = self.param_groups
         self._step_matrices(groups[0])
         self.param_groups = groups[1:]
-        super().step()
-        self.param_groups = groups
+        try:
+            super().step()
+        finally:
+            self.param_groups = groups
 
     def _step_matrices(self, group: Mapping[str, Any]) -> None:
         shapes: dict[torch.Size, list[nn.Parameter]] = {}

@@ -39,18 +39,18 @@ class LabelBatch(NamedTuple):
         lengths: (B,), int64.
         begins: first tokens of words (B, W), int64, 0 in the padding.
         labels: labels of words (B, W), int64, −100 in the padding.
+        known: how many labels there are.
         features: features for a wide model (B, F), int64; None for other models.
         counts: number of features of each text (B,), int64; None for other models.
-        known: how many labels there are.
     """
 
     ids: Tensor
     lengths: Tensor
     begins: Tensor
     labels: Tensor
+    known: int
     features: Tensor | None = None
     counts: Tensor | None = None
-    known: int = 0
 
 
 @final
@@ -172,9 +172,10 @@ def stack(items: Sequence[EncodedText], padding: int, device: torch.device) -> L
     begins, _ = collate_sources([item.begins for item in items], 0)
     labels, _ = collate_sources([item.labels or (NO_LABEL,) * len(item.begins) for item in items], NO_LABEL)
     features = [item.features for item in items if item.features is not None]  # of all texts, or of none
-    wide = collate_sources(features, 0) if features else ()
-    batch = LabelBatch(*(tensor.to(device) for tensor in (ids, lengths, begins, labels, *wide)))
-    return batch._replace(known=int((labels != NO_LABEL).sum()))
+    wide = list(collate_sources(features, 0)) if features else []
+    known = int((labels != NO_LABEL).sum())
+    ids, lengths, begins, labels, *wide = (x.to(device) for x in (ids, lengths, begins, labels, *wide))
+    return LabelBatch(ids, lengths, begins, labels, known, *wide)
 
 
 def label_scores(model: ReaderModel, batch: LabelBatch) -> Tensor:

@@ -51,17 +51,17 @@ def without_odd_lines(
     Example:
         >>> from qkv.data.report import Report
         >>> with Report(["duplicates"]) as report:
-        ...     without_odd_lines("a.txt", "abc", [1, 2, 3], ["x", "R&amp;D", "x"])
+        ...     without_odd_lines("a.txt", "abc", [1, 2, 3], ["x", "b", "x"], ["y", "R&amp;D", "y"])
         ['a', 'b']
-        >>> [(finding.kind, finding.lines) for finding in report.findings]
-        [('duplicates', (3,)), ('entities', (2,))]
+        >>> [(finding.kind, finding.lines, finding.example) for finding in report.findings]
+        [('duplicates', (3,), '"x"'), ('entities', (2,), '"R&amp;D"')]
     """
     if not collecting():
         return list(items)
     dropped: set[int] = set()
     lengths = [np.fromiter(map(len, column), np.int64, len(items)) for column in columns]
-    for kind, indices in _odd(columns, lengths, paired, repeats):
-        example = next((column[indices[0]] for column in columns if column[indices[0]].strip()), "") if indices else ""
+    for kind, indices, shown in _odd(columns, lengths, paired, repeats):
+        example = next((column[indices[0]] for column in shown if column[indices[0]].strip()), "") if indices else ""
         if leaves_out(kind, name, [lines[index] for index in indices], f'"{brief(example)}"'):
             dropped.update(indices)
     if len(items) > 1:
@@ -74,20 +74,26 @@ def without_odd_lines(
 
 def _odd(
     columns: Sequence[Sequence[str]], lengths: Sequence[NDArray[np.int64]], paired: bool, repeats: bool
-) -> Iterator[tuple[LineKind, list[int]]]:
+) -> Iterator[tuple[LineKind, list[int], Sequence[Sequence[str]]]]:
+    """Yield kinds, the indices of their lines, and the columns that show why the first one is odd."""
     if repeats:
-        yield "duplicates", _duplicates(columns)
+        yield "duplicates", _duplicates(columns), columns
     if paired:
         source, target = columns
         same = [index for index, text in enumerate(source) if text == target[index]]
-        yield "identical", same if 2 * len(same) <= len(source) else []  # more of them are meant: copying
-        yield "ratio", _of_unusual_ratio(*lengths)
-    yield "entities", _any_of(columns, _with_entity)
-    yield "script", _any_of(columns, _of_unusual_script)
+        yield "identical", same if 2 * len(same) <= len(source) else [], columns  # more of them are meant: copying
+        yield "ratio", _of_unusual_ratio(*lengths), columns
+    yield "entities", *_any_of(columns, _with_entity)
+    yield "script", *_any_of(columns, _of_unusual_script)
 
 
-def _any_of(columns: Sequence[Sequence[str]], find: Callable[[Sequence[str]], list[int]]) -> list[int]:
-    return sorted({index for column in columns for index in find(column)})
+def _any_of(
+    columns: Sequence[Sequence[str]], find: Callable[[Sequence[str]], list[int]]
+) -> tuple[list[int], list[Sequence[str]]]:
+    """Return the indices of the lines that have such a text in any column, and the columns that the first has it in."""
+    found = [find(column) for column in columns]
+    indices = sorted({index for column in found for index in column})
+    return indices, [text for text, column in zip(columns, found, strict=True) if column[:1] == indices[:1]]
 
 
 def _duplicates(columns: Sequence[Sequence[str]]) -> list[int]:

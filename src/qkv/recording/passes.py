@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, final
+from typing import Any, Literal, Protocol, final
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from qkv.introspect.lazy_map import AttentionMap, map_of
 from qkv.introspect.statistics import Statistics
 from qkv.recording.calls import RecordedCall
 from qkv.recording.lineage import Lineage
+from qkv.recording.position_names import position_names
 from qkv.recording.projections import LayerProjections
 from qkv.recording.scenes import CallRow, scene_of, sides_of, stacked
 from qkv.scores.products import ScaledDot
@@ -39,6 +40,7 @@ class Setup:
         surroundings: the projections around each layer, if it has any.
         groups: for layers of `transformers`, the path of the innermost model that contains them.
         tokenizer: names token ids.
+        configs: configurations of models, by their paths.
     """
 
     layers: list[str] = field(default_factory=list)
@@ -46,6 +48,7 @@ class Setup:
     surroundings: dict[str, LayerProjections] = field(default_factory=dict)
     groups: dict[str, str] = field(default_factory=dict)
     tokenizer: TokenNames | None = None
+    configs: dict[str, Any] = field(default_factory=dict)
 
 
 @final
@@ -130,13 +133,18 @@ class Pass:
         return {layer: self._parts(layer, row, hypothesis) for layer in self.layers}
 
     def tokens(self, parts: Mapping[str, Sequence[CallRow]]) -> dict[str, tuple[str, ...]]:
-        """Return the tokens of the ids that the model was given, for the sequences where they are known."""
+        """Return the tokens of the ids that the model was given, and the names of other positions, if known."""
         sides, tokens = sides_of(parts, self.setup.groups), dict[str, tuple[str, ...]]()
         tokenizer = self.setup.tokenizer
         for layer, call_rows in parts.items():
             name = sides[layer][0]
             if tokenizer is not None and name not in tokens and (ids := list(_ids(call_rows))):
                 tokens[name] = tuple(map(str, tokenizer.convert_ids_to_tokens(ids)))
+        for layer, call_rows in parts.items():
+            name, config = sides[layer][0], self.setup.configs.get(self.setup.groups.get(layer, ""))
+            if config is not None and name not in tokens and len(call_rows) == 1:
+                names = position_names(config, call_rows[0].call.query.shape[-2])
+                tokens |= {} if names is None else {name: names}
         return tokens
 
     def _parts(self, layer: str, row: int, hypothesis: Hypothesis | None) -> list[CallRow]:

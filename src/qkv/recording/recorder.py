@@ -198,6 +198,8 @@ def _watch(model: nn.Module, name: str, module: nn.Module, recorder: _Recorder) 
         above = model_above(parent_path, modules)
         if above is not None:
             setup.groups[name] = above
+            if (config := getattr(modules[above], "config", None)) is not None:
+                setup.configs[above] = config
     elif (parent := parent_of(model, name)) is not None:
         if parent.extra_key is not None:
             hint = "Record a layer without extra_key, or select others: layers=[...]."

@@ -15,6 +15,7 @@ from qkv.decode.protocol import Hypothesis
 from qkv.errors import ConfigError, expect_name
 from qkv.files import expect_suffix
 from qkv.introspect.statistics import Statistics
+from qkv.pictures import PAGE_MEGABYTES
 from qkv.recording.calls import RecordedCall
 from qkv.recording.passes import Pass, Setup
 from qkv.recording.saved_mechanisms import Writer
@@ -287,7 +288,7 @@ class Trace:
         layer: str | None = None,
         head: int | None = None,
         title: str = "",
-        size: float = 4,
+        size: float = PAGE_MEGABYTES,
     ) -> None:
         """Save the trace, a page or a picture, depending on the suffix of the path.
 
@@ -343,8 +344,8 @@ class Trace:
         return showing.notebook(self.scene())
 
     def _with_tokens(self, row: int) -> "Trace":
-        """Return the trace with the tokens of a row, where the tokenizer knows them."""
-        if self.tokens or self.setup.tokenizer is None or not self.passes:
+        """Return the trace with the tokens of a row, where they are known."""
+        if self.tokens or not self.passes or not (self.setup.tokenizer or self.setup.configs):
             return self
         selected = self.choose()
         return self.described(selected.tokens(selected.parts(row)), self.title)

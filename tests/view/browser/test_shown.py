@@ -8,8 +8,9 @@ from qkv.models.language_model import DecoderConfig, LanguageModel
 from qkv.recording.recorder import record
 from qkv.tasks.rerunning import with_answers
 from qkv.view.answers.attribution import gradients_of, rollout_of
+from qkv.view.colors import color
 from qkv.view.offline import page as saved_page
-from qkv.view.scene import ModelAnswer
+from qkv.view.scene import Layer, ModelAnswer, Scene
 
 _CELL = ".readout output"
 
@@ -93,3 +94,23 @@ def test_views_of_single_heads_stay_when_the_window_changes(opened, run, tmp_pat
     page.set_viewport_size({"width": 500, "height": 700})
     page.wait_for_timeout(300)
     assert page.locator(".trouble:not(:empty)").count() == 0
+
+
+def test_a_query_of_an_image_is_shown_on_its_patches(opened, served):
+    names = ("[CLS]", *(f"{row},{column}" for row in range(1, 4) for column in range(1, 6)))
+    generator = torch.Generator().manual_seed(9)
+    layer = Layer("vit", "self", "image", "image", *torch.randn(3, 2, 16, 4, generator=generator))
+    page = opened(served(Scene("an image", {"image": names}, (layer,))) + "#view=map&head=1&query=7&key=0")
+    weights = layer.map().dense()[1, 7]
+    page.wait_for_selector(".patches canvas")
+    assert "3 × 5 patches · [CLS]" in page.locator(".patches figcaption").inner_text()
+    size = page.evaluate("(({ width, height }) => [width, height])(document.querySelector('.patches canvas'))")
+    assert size == [5, 3]
+    data = "[...document.querySelector('.patches canvas').getContext('2d').getImageData(0, 0, 5, 3).data]"
+    shown = torch.tensor(page.evaluate(data)).view(15, 4)
+    expected = [color(float(weight / weights[1:].max())) for weight in weights[1:]]
+    assert (shown[:, :3] - torch.tensor(expected)).abs().max() <= 3
+    box = page.locator(".patches canvas").bounding_box()
+    page.mouse.click(box["x"] + box["width"] * 4.5 / 5, box["y"] + box["height"] * 1.5 / 3)
+    page.wait_for_function("location.hash.includes('key=10')")
+    assert "2,5" in page.locator(".equation h2").inner_text()

@@ -1,8 +1,9 @@
 // The equation of one cell, with its numbers filled in.
 
-import { latest, nameOf, path } from "./answers.js";
+import { latest, nameOf, path, shownIn } from "./answers.js";
 import { button } from "./controls.js";
 import { element, formula, token } from "./dom.js";
+import { grid } from "./patches.js";
 import { digits, figure } from "./numbers.js";
 
 /**
@@ -15,11 +16,13 @@ export function equation(page, closed) {
   const lines = element("div");
   const run = latest(lines);
   let shown = "";
-  const show = (/** @type {import("./shell.js").State} */ { layer, head, query, key }) => {
+  const show = (/** @type {import("./shell.js").State} */ state) => {
+    const { layer, head, query, key } = state;
     card.hidden = query === undefined || key === undefined;
     const asked = card.hidden ? "" : path("cell", { layer, head, query, key });
-    if (asked === shown) return;
-    shown = asked;
+    const seen = `${asked} ${shownIn(state)} ${state.colors} ${state.log}`;
+    if (seen === shown) return;
+    shown = seen;
     if (card.hidden) return;
     const { queries, keys, equation } = page.layers[Number(layer)];
     const title = element(
@@ -33,11 +36,11 @@ export function equation(page, closed) {
       formula(equation),
       lines,
     );
-    const fill = (answer) => {
+    const fill = (/** @type {any} */ [answer, patches]) => {
       const result = element("p.result", "weight ", element("output", figure(answer.weight)));
-      lines.replaceChildren(element("dl", ...answer.lines.flatMap(line)), result);
+      lines.replaceChildren(patches, element("dl", ...answer.lines.flatMap(line)), result);
     };
-    run(page.source.json(asked), fill);
+    run(Promise.all([page.source.json(asked), grid(page, state)]), fill);
   };
   return { card, show };
 }

@@ -9,6 +9,7 @@ import { SIZE } from "./tiles.js";
 /** @typedef {Record<"ink" | "quiet" | "line" | "accent" | "card" | "mesh", string>} Inks */
 
 const LETTERS = 14; // of a token beside the map
+const POSITION = /^\d+\.\d+s$/; // the time of a frame, which tells more than its number
 const EDGE = 3; // pixels between a token and the edge of the canvas
 
 /**
@@ -105,7 +106,7 @@ export function drawAxis(pen, { start, scale, from, to, across, size, near }, up
     const at = from + (place + 0.5 - start) * scale;
     if (at > to) return;
     if (at < from) continue;
-    const { text, on } = near ? label(place) : { text: count(place), on: false };
+    const { text, on } = near ? label(place) : { text: POSITION.test(label(place).text) ? label(place).text : count(place), on: false };
     pen.save();
     pen.fillStyle = on ? inks.ink : inks.quiet;
     if (upright) pen.translate(at, across);

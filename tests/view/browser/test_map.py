@@ -117,7 +117,7 @@ def test_two_fingers_zoom(opened, served, long_scene):
 
 @pytest.mark.slow
 def test_the_keyboard_walks_reads_and_keeps_cells(opened, served, scene):
-    page = opened(served(scene) + "#view=map&layer=0")
+    page = opened(served(scene) + "#view=map&layer=0&head=0")
     drawn(page)
     weights = scene.layers[0].map().dense()[0]
     page.locator(".field-of-view canvas").focus()
@@ -137,7 +137,7 @@ def test_the_keyboard_walks_reads_and_keeps_cells(opened, served, scene):
 
 @pytest.mark.slow
 def test_a_click_fills_the_equation_of_that_cell(opened, served, scene):
-    page = opened(served(scene) + "#view=map&layer=0")
+    page = opened(served(scene) + "#view=map&layer=0&head=0")
     at = drawn(page)
     box = page.locator(".field-of-view canvas").bounding_box()
     page.mouse.click(

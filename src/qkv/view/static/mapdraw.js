@@ -115,6 +115,7 @@ export function drawAxis(pen, { start, scale, from, to, across, size, near }, up
     if (turned) pen.rotate(-Math.PI / 2);
     pen.textAlign = upright ? (turned ? "left" : "center") : "right";
     if (upright && !turned) pen.textBaseline = "bottom";
+    if (upright && !near && place === 0) pen.textAlign = "left"; // beside it stands what the axis is
     if (on) pen.font = pen.font.replace(/^(?!bold)/, "600 ");
     pen.fillText(near ? written(place, upright && !turned ? Infinity : across - EDGE) : text, 0, 0);
     pen.restore();

@@ -22,7 +22,7 @@ from qkv.compiled import available, thread_pool
 from qkv.compiled.kernels import Kernel
 from qkv.compiled.strided import memory_of
 from qkv.engine.algorithm import Algorithm, Result, Work
-from qkv.engine.autograd import differentiable_by, with_zero_gradients
+from qkv.engine.autograd import differentiable_by
 from qkv.engine.derivatives import Constants, Terms, differentiable_gradients
 from qkv.engine.dropout import threshold
 from qkv.engine.mechanism import Mechanism, full_rank, normalizer_parts
@@ -246,6 +246,7 @@ class _Bound:
         self._as_given = given and not isinstance(scale, Tensor)
         self._scale: float = 1.0 if isinstance(scale, Tensor) else scale
         self._dtype = query.dtype if self._as_given else torch.promote_types(query.dtype, torch.float32)
+        self._converts = any(x.dtype != self._dtype for x in (query, key, call.value))
         self._name, parameter = normalizer_parts(call.normalizer)
         self._alpha = {"sparsemax": 2.0, "entmax": parameter}.get(self._name, 1.5)
         shape = type(problem.pointwise).__name__
@@ -253,6 +254,10 @@ class _Bound:
         simple = problem.mask == "all" and problem.bias == "none" and problem.core != "tanh_sum"
         self._plain = simple and not (problem.dropout or self._takes_sink)
         self._looks_up = problem.normalizer == "hard"
+        # Equal keys have equal scores where the kernel computes them, and where all scores are equal.
+        self._ties = key is not call.key and not problem.constant
+        # The kernel reads no hidden keys, but the gradient of an operand that is computed from NaN is NaN.
+        self._hides = problem.mask != "all" and (problem.gradient or self._looks_up)
         self._has_slope = problem.normalizer != "hard" and shape != "BoxcarShape"
         self._empty = np.empty(0, np.float32 if self._dtype == torch.float32 else np.uint16)
         self._items, self._leading = problem.rows, problem.leading
@@ -285,12 +290,13 @@ class _Bound:
     def output(self, call: Call) -> Tensor:
         """Compute the output of a call."""
         operands = self.operands(call)
-        if self.problem.gradient:
-            output: Tensor = _Short.apply(self, operands, *operands[:_LEARNED])  # type: ignore[no-untyped-call]
-        else:
-            output = self.forward(operands)[0]
-        output = self.converted(output)
-        return with_zero_gradients(output, call.scored()) if self._looks_up and not self._as_given else output
+        if not self.problem.gradient:
+            return self.converted(self.forward(operands)[0])
+        # What only decides which value is read gets a gradient of zeros.
+        scored = call.scored() if self._looks_up and not self._as_given else ()
+        decide = [x for x in scored if isinstance(x, Tensor) and x.requires_grad]
+        output: Tensor = _Short.apply(self, operands, *operands[:_LEARNED], *decide)  # type: ignore[no-untyped-call]
+        return self.converted(output)
 
     def converted(self, output: Tensor) -> Tensor:
         """Return an output in the dtype of the query."""
@@ -300,15 +306,15 @@ class _Bound:
         """Return what the kernel reads of a call."""
         query, key, value, scale, vector = call.query, call.key, call.value, self._scale, None
         if not self._as_given:
-            if self.problem.mask != "all":
-                # The gradient of an operand that is computed from NaN is NaN, whatever its own gradient is.
+            if self._hides:
                 call = call.without_hidden_keys()
-            prepared = _to_look_up(call) if self._looks_up else call.score.prepare(call.query, call.key)
-            (query, key, scale), vector = prepared.with_number(), prepared.vector
+            prepared = _to_look_up(call, self._ties) if self._looks_up else call.score.prepare(call.query, call.key)
+            (query, key, scale), value, vector = prepared.with_number(), call.value, prepared.vector
             assert scale == self._scale
-            operands = (x if x.dtype == self._dtype else x.to(self._dtype) for x in (query, key, call.value))
+            if self._converts:
+                query, key, value = query.to(self._dtype), key.to(self._dtype), value.to(self._dtype)
             # Hidden keys may differ between the items that shared them.
-            pairs = zip(operands, self._shapes, strict=True)
+            pairs = zip((query, key, value), self._shapes, strict=True)
             query, key, value = (x if x.shape == shape else x.expand(shape) for x, shape in pairs)
         if self._plain:
             return _Operands(query, key, value, *(None,) * 6, scale, _NOTHING, call.visibility, None, 0.0)
@@ -474,12 +480,12 @@ class _Bound:
         return [_summed(g, x) for g, x in zip(gradients, operands, strict=False)]
 
 
-def _to_look_up(call: Call) -> Operands:
+def _to_look_up(call: Call, ties: bool) -> Operands:
     """Return detached operands, for scores of which only the order matters."""
     with torch.no_grad():
         operands = call.score.prepare(call.query, call.key)
         # Those of equal keys may differ in their last bits, and a tie must go to the first key.
-        first = None if operands.key is call.key else first_equals(call.key)
+        first = first_equals(call.key) if ties else None
         if first is None:
             return operands
         return operands._replace(key=operands.key.gather(-2, first[..., None].expand_as(operands.key)))
@@ -501,23 +507,30 @@ def _summed(gradient: Tensor | None, x: Any) -> Tensor | None:
 
 def _gradients_with_graph(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     """Return the gradients with a graph."""
-    operands = _Operands(*ctx.saved_tensors, *ctx.others)
-    return (None, None, *ctx.bound.with_graph(operands, ctx.needs_input_grad[2:], grad))
+    operands, zeros = _saved(ctx)
+    return (None, None, *ctx.bound.with_graph(operands, ctx.needs_input_grad[2:], grad), *zeros)
+
+
+def _saved(ctx: Any) -> tuple[_Operands, list[Tensor]]:
+    """Return the operands of a forward pass, and zeros for each tensor that decides only which value is read."""
+    tensors = ctx.saved_tensors
+    operands = _Operands(*tensors[:_TENSORS], *ctx.others)
+    return operands, [torch.zeros_like(x) for x in tensors[_TENSORS:]]
 
 
 class _Short(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, bound: _Bound, operands: _Operands, *_: Tensor | None) -> Tensor:
+    def forward(ctx: Any, bound: _Bound, operands: _Operands, *inputs: Tensor | None) -> Tensor:
         # What the backward pass reads again is saved: PyTorch then detects changes in place.
-        ctx.save_for_backward(*operands[:_TENSORS])
+        ctx.save_for_backward(*operands[:_TENSORS], *inputs[_LEARNED:])
         ctx.bound, ctx.others = bound, operands[_TENSORS:]
         return bound.forward(operands)[0]
 
     @staticmethod
     @differentiable_by(_gradients_with_graph)
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        operands = _Operands(*ctx.saved_tensors, *ctx.others)
-        return (None, None, *ctx.bound.backward(operands, ctx.needs_input_grad[2:], grad))
+        operands, zeros = _saved(ctx)
+        return (None, None, *ctx.bound.backward(operands, ctx.needs_input_grad[2:], grad), *zeros)
 
 
 SHORT_PRODUCTS = Algorithm(

@@ -123,7 +123,7 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
 
 
 def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
-    """Return `run` for calls like this one; None if inputs must be prepared or padded.
+    """Return `run` for calls like this one; None if inputs must be converted or padded.
 
     Around a kernel that takes 20 µs, Python's part of `run` would be as long as the kernel.
     """
@@ -141,7 +141,7 @@ def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
             mask = _mask(problem, call, call.query.dtype)[0]
         else:
             mask = _added(call.visibility, problem, call.query.dtype) if hides else None
-        output, lse = kernel(zeroed.query, zeroed.key, zeroed.value, mask)
+        output, lse = kernel(zeroed, mask)
         # Lengths of all keys hide nothing, and then nothing is added.
         adds = mask is not None
         if (suspect_masked if adds else suspect) and not flash_operators.trusted(lse, adds):
@@ -152,19 +152,19 @@ def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
     return attend_bound
 
 
-def _bind_kernel(
-    problem: Problem, call: Call
-) -> Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]] | None:
-    """Return the kernel for calls like this one, differentiable; None if inputs must be prepared or padded."""
+def _bind_kernel(problem: Problem, call: Call) -> Callable[[Call, Tensor | None], tuple[Tensor, Tensor]] | None:
+    """Return the kernel for calls like this one, differentiable; None if inputs must be converted or padded."""
     products, leading = products_of(call), problem.leading
-    if any(operand is not x for operand, x in zip(products, call[:3], strict=False)):
+    if products.query.dtype != problem.dtype or problem.width != problem.value_width:
         return None
-    if not _calls_kernel(problem) or problem.state or problem.positional or problem.width != problem.value_width:
+    if not _calls_kernel(problem) or problem.state or problem.positional:
         return None
+    computed = products.query is not call.query or products.key is not call.key
     by_heads = len(leading) == 2 and all(x.shape[:-2] == leading for x in products[:3])
     causal, scale, gradient = problem.mask == "causal" and call.bias is None, products.scale, problem.gradient
 
-    def kernel(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def kernel(call: Call, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        query, key, value = products_of(call)[:3] if computed else call[:3]
         if not by_heads:
             query, key, value = by_head(query, leading), by_head(key, leading), by_head(value, leading)
         output, lse = flash_operators.forward(query, key, value, mask, causal, scale)

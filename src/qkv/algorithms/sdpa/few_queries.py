@@ -8,6 +8,7 @@ and does not read masked keys at all. The result is exact: the pass evaluates th
 import torch
 from torch import Tensor
 
+from qkv.algorithms.sdpa.few_queries_parallel import attend
 from qkv.algorithms.sdpa.flash import refuses_mechanism
 from qkv.algorithms.sdpa.operands import by_head, contiguous_last_dim, products_of
 from qkv.compiled import available
@@ -81,8 +82,6 @@ def _attend(
     output = query.new_empty(items, queries, heads, value_width)
     lse = query.new_empty(items, heads, queries) if state else None
     states = None if lse is None else lse.view(-1).numpy()
-    from qkv.algorithms.sdpa.few_queries_parallel import attend
-
     attend((items, heads, queries, keys, width, value_width), scale, q, k, v, mask, output.view(-1).numpy(), states)
     return output.transpose(1, 2), lse
 

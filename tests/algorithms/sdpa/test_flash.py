@@ -9,6 +9,7 @@ from tests.seed import generator
 from torch import Tensor
 
 import qkv
+from qkv.algorithms.sdpa import flash
 from qkv.masks import Mask, causal, lengths
 from qkv.normalizers import Softmax
 
@@ -88,3 +89,20 @@ def test_gradients_of_large_scores_keep_the_stated_limit(keys: int, backend: str
     query, key = deviation * torch.randn(4, keys, 32, generator=generator("large scores", 0))[:2]
     multiple = of_flash(largest(query @ key.mT) / 32**0.5) if backend == "sdpa.flash" else 1.0
     assert not failed(shares(draw, torch.float32, allowed=dict.fromkeys(names, multiple)))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("backend", "sink"), [("sdpa.flash", None), ("sdpa.softmax_sink", 0.5)])
+def test_half_precision_is_computed_in_float32_where_the_processor_does_not_multiply_it(
+    dtype: torch.dtype, backend: str, sink: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flash, "multiplies", lambda dtype: False)
+    inputs, upstream = torch.randn(3, 1, 2, 37, 16).to(dtype), torch.randn(1, 2, 37, 16).to(dtype)
+
+    def results(kind: torch.dtype) -> tuple[Tensor, Tensor]:
+        leaves = inputs.to(kind).requires_grad_()
+        output = qkv.attention(*leaves, normalizer=Softmax(sink), backend=backend)
+        return output, torch.autograd.grad(output, leaves, upstream.to(kind))[0]
+
+    for narrow, wide in zip(results(dtype), results(torch.float32), strict=True):
+        assert torch.equal(narrow, wide.to(dtype))

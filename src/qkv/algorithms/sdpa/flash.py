@@ -1,6 +1,7 @@
 """PyTorch's fused kernel, for softmax attention over dot products."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem, hiding
 from qkv.engine.work import memory_traffic
 from qkv.masks.lower import Visibility
+from qkv.scores.base import HALVES, wide
 from qkv.scores.pointwise import Linear
 from qkv.values.execution import on_host
 
@@ -93,6 +95,7 @@ def work(problem: Problem) -> Work:
     pairs = problem.rows * problem.queries * problem.keys
     operations = 4 * pairs * max(problem.width, problem.value_width)
     added = problem.bias != "none" or problem.mask not in ("all", "causal")
+    narrow = problem.dtype.itemsize == 2 and not _widens(problem)
     counts = {
         "causal operations" if problem.mask == "causal" else "operations": operations,
         "pairs": pairs,
@@ -100,20 +103,51 @@ def work(problem: Problem) -> Work:
         "positions": pairs if problem.positional else 0,
         "calls with positions": 1 if problem.positional else 0,
         "items": problem.rows,
-        "items in half precision": problem.rows if problem.dtype.itemsize == 2 else 0,
-        "pairs in half precision": pairs if problem.dtype.itemsize == 2 else 0,
+        "items in half precision": problem.rows if narrow else 0,
+        "pairs in half precision": pairs if narrow else 0,
         "operations in float64": operations if problem.dtype.itemsize == 8 else 0,
         "added tables": 1 if added else 0,
         **memory_traffic(problem),
     }
     passes = 7 if problem.gradient else 2
-    return Work(operations * passes // 2, 5 * _written_out(problem) + 4 * problem.rows * problem.queries, counts)
+    rows = problem.rows * problem.queries
+    copies = rows * problem.width + problem.rows * problem.keys * (problem.width + problem.value_width)
+    memory = 5 * _written_out(problem) + 4 * (rows + (copies if _widens(problem) else 0))
+    return Work(operations * passes // 2, memory, counts)
+
+
+def _widens(problem: Problem) -> bool:
+    """Return whether half precision is converted to float32 before the kernel.
+
+    Where the processor does not multiply half precision, PyTorch's backward pass takes 5.7 (bfloat16) and 7.7 (float16)
+    times as long as in float32 (Zen 3, 1,024 keys), and the conversion a hundredth. A sink would be rounded twice.
+    """
+    if problem.dtype not in HALVES or not _calls_kernel(problem):
+        return False
+    return problem.sink or (problem.gradient and not multiplies(problem.dtype))
+
+
+@lru_cache
+def multiplies(dtype: torch.dtype) -> bool:
+    """Return whether this processor multiplies numbers of a half-precision type."""
+    # Older versions of PyTorch lack this function.
+    capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    name = "bf16" if dtype == torch.bfloat16 else "fp16"
+    return any(capabilities.get(f"{unit}_{name}") for unit in ("avx512", "amx"))
+
+
+def operands(problem: Problem, call: Call) -> Products:
+    """Return the operands of the kernel, in float32 where half precision would be slower or less exact."""
+    products = products_of(call)
+    if not _widens(problem):
+        return products
+    return Products(wide(products.query), wide(products.key), wide(products.value), products.scale)
 
 
 def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     """Compute attention by PyTorch's kernel, or in tiles if the kernel gets non-finite numbers wrong."""
     with_matrix = call._replace(bias=call.bias.tile()) if isinstance(call.bias, PositionBias) else call
-    products = products_of(call)
+    products = operands(problem, call)
     result = attend(problem, with_matrix, products, "sdpa")
     if result is None:
         return blocked.run(problem, call)
@@ -154,7 +188,7 @@ def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
 
 def _bind_kernel(problem: Problem, call: Call) -> Callable[[Call, Tensor | None], tuple[Tensor, Tensor]] | None:
     """Return the kernel for calls like this one, differentiable; None if inputs must be converted or padded."""
-    products, leading = products_of(call), problem.leading
+    products, leading = operands(problem, call), problem.leading
     if products.query.dtype != problem.dtype or problem.width != problem.value_width:
         return None
     if not _calls_kernel(problem) or problem.state or problem.positional:

@@ -59,7 +59,7 @@ def run_with_key(problem: Problem, call: Call, facts: Facts = None) -> Result:
 
 
 def refuses(problem: Problem) -> str | None:
-    """Return why a softmax with a sink cannot be computed here, or None. Half precision would be rounded twice."""
+    """Return why a softmax with a sink cannot be computed here, or None."""
     if not problem.sink:
         return "the softmax has no sink"
     is_supported = (
@@ -67,14 +67,13 @@ def refuses(problem: Problem) -> str | None:
         and problem.device == "cpu"
         and problem.mask in ("all", "causal")
         and problem.bias == "none"
-        and problem.dtype in (torch.float32, torch.float64)
         and problem.mode == "eager"
         and not (problem.state and problem.gradient)
     )
     return (
         flash.refuses_mechanism(problem)
         if is_supported
-        else "a sink is served in eager CPU calls of float32 or float64, without a bias, and with a causal mask at most"
+        else "a sink is served in eager CPU calls without a bias, and with a causal mask at most"
     )
 
 
@@ -82,7 +81,7 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     """Attend without the sink, then rescale the output; in tiles if the kernel gets non-finite numbers wrong."""
     assert isinstance(call.normalizer, Softmax)
     assert call.normalizer.sink is not None
-    products = products_of(call)
+    products = flash.operands(problem, call)
     inputs = flash.kernel_inputs(problem, call, products)
     with torch.no_grad():
         output, lse = flash_operators.forward(*inputs)

@@ -1,12 +1,12 @@
 """Small calls: every mechanism at 16 to 256 keys against the same lines in eager PyTorch.
 
 Every score under each of its normalizers; the default normalizers also with a causal mask, with lengths, with dropout,
-with a bias and with grouped heads; forward and with backward. Three contenders alternate in one process, so that
-changes of the machine's speed affect all of them: the lines in eager PyTorch, `qkv.attention`, and the floor, which is
-the operators of the eager lines that compute anything, replayed without their Python and autograd. Distances are
-subtracted in the eager lines, because a difference of products would be wrong far from 0. Figures are medians over
-rounds of the processor time of one thread, which leaves out what else the machine does, and the quartiles of the
-speeds relative to the eager lines.
+with a bias and with grouped heads; forward and with backward. Three contenders alternate in one process, in random
+order, so that changes of the machine's speed affect all of them: the lines in eager PyTorch, `qkv.attention`, and the
+floor, which is the operators of the eager lines that compute anything, replayed without their Python and autograd.
+Distances are subtracted in the eager lines, because a difference of products would be wrong far from 0. Figures are
+medians over rounds of the processor time of one thread, which leaves out what else the machine does, and the quartiles
+of the speeds relative to the eager lines.
 
     python -m benchmarks.overhead                    every cell
     python -m benchmarks.overhead --only gaussian    those whose name holds this text; others keep what was measured
@@ -21,6 +21,7 @@ Results go to benchmarks/results/overhead.json, by processor, and their picture 
 
 import argparse
 import math
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -294,9 +295,11 @@ def measure(cell: Cell, rounds: int) -> dict[str, Any]:
         run()
     counts = {own: max(2, int(SECONDS * 1e6 / min(_time(run, 1) for _ in range(3)))) for own, run in calls.items()}
     times: dict[str, list[float]] = {own: [] for own in calls}
+    order = random.Random(0)
     for _ in range(rounds):
-        for own, run in calls.items():
-            times[own].append(_time(run, counts[own]))
+        # In one order, each contender would follow the same other one, whose caches and threads it finds.
+        for own in order.sample(list(calls), len(calls)):
+            times[own].append(_time(calls[own], counts[own]))
     speeds = [eager / auto for eager, auto in zip(times["eager"], times["auto"], strict=True)]
     report: dict[str, Any] = {f"{own}_us": round(statistics.median(row), 1) for own, row in times.items()}
     return {**report, "speed": [round(x, 2) for x in statistics.quantiles(speeds, n=4)]}

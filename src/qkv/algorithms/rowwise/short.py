@@ -44,7 +44,10 @@ WIDEST = 128
 _LARGEST = torch.finfo(torch.float32).max
 """Replaces a sink of +inf, which takes the whole weight of its row, and the row state that results."""
 _MICROSECONDS = {"dot": 5e-5, "distance": 5e-5, "relu_sum": 5e-5, "tanh_sum": 8e-4}
-"""Microseconds of one thread per element of the query and per key, forward, by core."""
+"""Microseconds of one thread per element of the query and per key, forward, by core, on a fast processor.
+
+A Zen 3 beside busy processes takes four times as long for all cores but `tanh_sum`, and for a backward pass five times
+as long: a pass that is counted as 200 µs takes a millisecond there."""
 _CORES = {core: code for code, core in enumerate(_MICROSECONDS)}
 _SHAPES = ("Linear", "NegativeHalf", "GaussianShape", "BoxcarShape", "EpanechnikovShape", "Softcap", "Leaky")
 """In the order of their numbers in the kernels, as `_CORES`."""

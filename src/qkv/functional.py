@@ -28,7 +28,7 @@ from qkv.scores.products import SCALED_DOT
 from qkv.shapes import Shape
 from qkv.values.checked import checked
 from qkv.values.execution import readable
-from qkv.values.sharded import ACTIVE
+from qkv.values.sharded import ACTIVE, computing
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -197,6 +197,10 @@ def attention_with_weights_alone(
         query, key, value, backend: as `attention`.
         arguments: its other arguments.
     """
+    divided = computing(query, key, value)
+    if divided is not None:
+        both: tuple[Tensor, Tensor] = divided.attend(query, key, value, arguments, backend, "weights")
+        return both
     problem, call, leading = describe(query, key, value, arguments)
     plan, hidden = plan_for(problem, backend), hiding(problem)(call)
     weights = reference.weights(problem, hidden)
@@ -253,6 +257,10 @@ def attention_with_state_alone(
         rounded: whether the state may be one that PyTorch's kernel has rounded to float32: it takes no time, and the
             output has the bits of `attention`.
     """
+    divided = computing(query, key, value)
+    if divided is not None:
+        both: tuple[Tensor, RowState] = divided.attend(query, key, value, arguments, backend, "state")
+        return both
     problem, call, leading = describe(query, key, value, arguments, True)
     if problem.normalizer not in KNOWN:
         hint = "What state its rows need is not known; attention_with_weights gives the weights themselves."

@@ -9,10 +9,13 @@ import torch.distributed as dist
 from tests.contract.judge import Case, Trial
 from tests.contract.mechanisms import MASK, NORMALIZER, SCORE
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import Shard as Sharded
 
 from qkv import biases, functional
 from qkv.biases import Bias
-from qkv.distributed import Layout, Shard, attention, explain, shard
+from qkv.distributed import Layout, Shard, attention, explain, fully_shard, shard
 from qkv.distributed.peers import Peers
 from qkv.errors import QkvError, TrainingError
 from qkv.masks import causal, documents, lengths, window
@@ -295,6 +298,81 @@ def refused(group: dist.ProcessGroup, what: str) -> str:
         except QkvError as error:
             return f"{type(error).__name__}: {error}"
     return "none"
+
+
+def items(
+    group: dist.ProcessGroup, call: str | tuple[str, str, str, str], dim: int, also: str | None = None
+) -> tuple[Tensor, Any, dict[str, Tensor]]:
+    """Output, what `also` names, and gradients of a call of DTensors that are divided along batch or heads."""
+    if isinstance(call, str):
+        leaves, cotangent = leaves_of(call), cotangent_of(leaves_of(call))
+    else:
+        trial = Trial(case_of(*call), 0)
+        leaves = {name: x.double() for name, x in trial.inputs.leaves.items()}
+        cotangent = trial.cotangent(torch.float64)
+    mesh = DeviceMesh.from_group(group, "cpu")
+    leaves = {
+        name: (distribute_tensor(x, mesh, [Sharded(dim)]) if name in ("query", "key", "value") else x.clone())
+        .detach()
+        .requires_grad_()
+        for name, x in leaves.items()
+    }
+    if isinstance(call, str):
+        options = options_of(call, leaves)
+    else:
+        case, mask = trial.case, trial.inputs.mask
+        options = {
+            "score": case.score.build(trial._own(leaves)),
+            "normalizer": case.normalizer.build(leaves),
+            "mask": mask,
+        }
+    function = getattr(functional, "attention" if also is None else f"attention_with_{also}")
+    result = function(leaves["query"], leaves["key"], leaves["value"], **options)
+    output, other = (result, None) if also is None else result
+    assert output.placements == (Sharded(dim),)
+    found = torch.autograd.grad(output.full_tensor(), list(leaves.values()), cotangent, allow_unused=True)
+    gradients = {
+        name: torch.zeros(x.shape) if grad is None else grad.full_tensor() if isinstance(grad, DTensor) else grad
+        for (name, x), grad in zip(leaves.items(), found, strict=True)
+    }
+    if also == "state":
+        other = tuple(None if x is None else x.full_tensor().detach() for x in (other.value, other.winner))
+    return output.full_tensor().detach(), other.full_tensor().detach() if also == "weights" else other, gradients
+
+
+def undivided(group: dist.ProcessGroup, dim: int) -> str:
+    """The error of DTensors that are divided along the sequence or the features."""
+    x = distribute_tensor(torch.randn(2, 4, 6, 8), DeviceMesh.from_group(group, "cpu"), [Sharded(dim)])
+    try:
+        functional.attention(x, x, x)
+    except QkvError as error:
+        return f"{type(error).__name__}: {error}"
+    return "none"
+
+
+def fully_sharded(group: dist.ProcessGroup) -> tuple[list[float], dict[str, Tensor], dict[str, Tensor], list[Tensor]]:
+    """Losses, first gradients and last parameters of a training whose processes have a row each; and predictions."""
+    network = fully_shard(model_of("rotary", dropout=0.0).train(), DeviceMesh.from_group(group, "cpu"))
+    losses, gradients = train(network, tokens_of(7)[dist.get_rank(group)][None])
+    with torch.no_grad():
+        read, state = network.read(tokens_of(4))
+        more = network.read(tokens_of(2), state)[0], network.advance(tokens_of(4))[0]
+    return losses, gradients, {name: x.full_tensor() for name, x in network.state_dict().items()}, [read, *more]
+
+
+def train(network: torch.nn.Module, tokens: Tensor) -> tuple[list[float], dict[str, Tensor]]:
+    """Losses and first gradients of three updates."""
+    optimizer, losses, gradients = torch.optim.AdamW(network.parameters(), lr=0.01), [], {}
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(network(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        for name, x in network.named_parameters():
+            if x.grad is not None:
+                gradients.setdefault(name, x.grad.full_tensor() if isinstance(x.grad, DTensor) else x.grad.clone())
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, gradients
 
 
 def halves(group: dist.ProcessGroup, layout: str) -> tuple[Tensor, Tensor]:

@@ -11,8 +11,9 @@ from torch import Tensor
 from qkv.biases import Bias
 from qkv.distributed.layout import Layout
 from qkv.distributed.placing import Block, bias_part, shifted_bias, visible_part
-from qkv.engine.describe import Arguments
+from qkv.engine.describe import Arguments, draw_seed, in_log_space, normalizer_for
 from qkv.engine.dropout import keep_mask
+from qkv.errors import UnsupportedError
 from qkv.functional import (
     attention_alone,
     attention_with_state_alone,
@@ -23,9 +24,13 @@ from qkv.masks.lower import lower, matrix
 from qkv.masks.patterns import dense
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Hard, Sigmoid
+from qkv.normalizers.kinds import kind_of
 from qkv.normalizers.row_state import RowState
 from qkv.scores.base import Score, equation
+from qkv.scores.free import as_score
 from qkv.values.execution import readable
+from qkv.values.parameters import Owner, of_items
+from qkv.values.plain_modules import is_watched
 
 TILE = 1 << 20
 """How many weights are computed at a time where dropout needs them."""
@@ -111,6 +116,30 @@ class Mechanism:
             probes.append(self.bias.tile(first[:, None], first))
         known = {id(self.read(place)) for place in self.learned()}
         return [leaf for leaf in _leaves(probes) if id(leaf) not in known]
+
+
+def mechanism_of(arguments: Arguments, device: torch.device, backend: str, also: str | None) -> Mechanism:
+    """Return the mechanism of a call, with a seed drawn if there is dropout.
+
+    Args:
+        arguments: those of the call besides query, key and value.
+        device: of the tensors.
+        backend: by name.
+        also: what the call returns besides the output; None for nothing.
+    """
+    bias = arguments.bias
+    if isinstance(bias, Owner):
+        if is_watched(bias):
+            hint = "Remove the hook, or pass a value of qkv.biases."
+            raise UnsupportedError("bias", "a bias whose parameters are read", "a module with hooks", hint)
+        bias = bias.value()
+    score = as_score(arguments.score)
+    normalizer = normalizer_for(arguments.normalizer, score)
+    score, normalizer = in_log_space(score, normalizer, bias is not None)
+    mask = None if arguments.mask is None else as_mask(arguments.mask)
+    seed = draw_seed(arguments.dropout, arguments.generator, device)
+    gqa, kind = bool(arguments.enable_gqa), kind_of(normalizer)
+    return Mechanism(score, normalizer, kind, mask, bias, arguments.dropout, seed, gqa, backend, also is None)
 
 
 def _leaves(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -214,7 +243,7 @@ def dropped(
 ) -> Tensor:
     """Compute a block with the weights dropped that one process drops, whose rows and columns count globally."""
     assert mechanism.seed is not None
-    leading = block.grid.leading
+    leading = block.size.leading
     step = max(1, TILE // max(1, prod(leading) * len(block.columns)))
     outputs = []
     for rows in _slices(len(block.rows), step):
@@ -240,7 +269,7 @@ def kept_factor(mechanism: Mechanism, block: Block) -> Tensor:
     assert mechanism.seed is not None
     device = block.grid.device
     leading, queries = block.grid.leading, block.grid.queries
-    items = torch.arange(prod(leading), device=device).view(*leading, 1) * queries
+    items = of_items(torch.arange(prod(leading), device=device).view(*leading, 1), block.items, 1) * queries
     rows = items + torch.arange(block.rows.start, block.rows.stop, device=device)
     columns = torch.arange(block.columns.start, block.columns.stop, device=device)
     return keep_mask(mechanism.seed, rows, columns, mechanism.dropout).double() / (1 - mechanism.dropout)
@@ -250,7 +279,7 @@ def _seen(mask: Mask | None, block: Block) -> Tensor | None:
     """Return which keys of a block any of its rows may see, (..., K); None if all."""
     if mask is None:
         return None
-    seen = matrix(mask, len(block.rows), len(block.columns), block.grid.leading).any(-2)
+    seen = matrix(mask, len(block.rows), len(block.columns), block.size.leading).any(-2)
     return None if readable(seen) and bool(seen.all()) else seen
 
 

@@ -49,7 +49,7 @@ def attend(
     count = layouts[0].counts[peers.rank]
     pieces = layouts[0].pieces(peers.rank) if mechanism.positional else [(slice(0, count), range(count))]
     parts = [
-        _rows(mechanism, query[..., rows, :], key, value, Block(at, columns, grid), also)
+        compute_with(mechanism, query[..., rows, :], key, value, Block(at, columns, grid), also)
         for rows, at in pieces or [(slice(0, 0), range(0))]
     ]
     # A part of no rows, or of rows that see nothing, takes part in the exchange of gradients too.
@@ -71,9 +71,10 @@ def attend(
     )
 
 
-def _rows(
+def compute_with(
     mechanism: Mechanism, query: Tensor, key: Tensor, value: Tensor, block: Block, also: str | None
 ) -> tuple[Tensor, Any]:
+    """Compute a block of whole rows, and what `also` names: "weights", "state" or None."""
     if also is None:
         return compute_whole_rows(mechanism, query, key, value, block), None
     mask = None if mechanism.mask is None else visible_part(mechanism.mask, block)

@@ -11,7 +11,7 @@ from qkv.biases import Alibi, Bias, Relative
 from qkv.masks.base import Both, Bounds, Dense, Either, Grid, Inverse, Mask
 from qkv.masks.patterns import causal
 from qkv.shapes import Shape
-from qkv.values.parameters import Parameter
+from qkv.values.parameters import Parameter, of_items, with_items
 
 
 class Block(NamedTuple):
@@ -21,16 +21,19 @@ class Block(NamedTuple):
         rows: positions of the queries.
         columns: positions of the keys.
         grid: the sizes of the whole matrix.
+        items: which of each leading dimension, the last ones at least; empty for all.
     """
 
     rows: range
     columns: range
     grid: Grid
+    items: tuple[range, ...] = ()
 
     @property
     def size(self) -> Grid:
         """The sizes of the block."""
-        return self.grid._replace(queries=len(self.rows), keys=len(self.columns))
+        leading = tuple(map(len, self.items)) or self.grid.leading
+        return self.grid._replace(leading=leading, queries=len(self.rows), keys=len(self.columns))
 
 
 def visible_part(mask: Mask, block: Block) -> Mask | bool | None:
@@ -82,7 +85,7 @@ def _cut(table: Tensor, block: Block) -> Tensor:
         table = table[..., block.columns.start : block.columns.stop]
     if table.ndim > 1 and table.shape[-2] != 1:
         table = table[..., block.rows.start : block.rows.stop, :]
-    return table
+    return of_items(table, block.items, 2)
 
 
 @final
@@ -97,7 +100,8 @@ class _Placed(Mask):
     def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
         """Evaluate the whole mask at the positions of the block."""
         whole = self._whole(grid)
-        return self.inner.visible(whole, rows_Q1 + self.block.rows.start, columns_K + self.block.columns.start)
+        visible = self.inner.visible(whole, rows_Q1 + self.block.rows.start, columns_K + self.block.columns.start)
+        return of_items(visible, self.block.items, 2)
 
     def bounds(self, grid: Grid) -> Bounds | None:
         """Return the intervals of the rows within the block."""
@@ -107,14 +111,15 @@ class _Placed(Mask):
     def _bound(self, bound: Tensor) -> Tensor:
         rows, columns = self.block.rows, self.block.columns
         bound = bound if bound.shape[-1] == 1 else bound[..., rows.start : rows.stop]
-        return (bound - columns.start).clamp(0, len(columns)).int()
+        return of_items((bound - columns.start).clamp(0, len(columns)).int(), self.block.items, 1)
 
     def inside(self, grid: Grid) -> Iterable[tuple[Mask, Grid]]:
         """Return the whole mask."""
         return ((self.inner, self._whole(grid)),)
 
     def _whole(self, grid: Grid) -> Grid:
-        return grid._replace(queries=self.block.grid.queries, keys=self.block.grid.keys)
+        whole = grid._replace(queries=self.block.grid.queries, keys=self.block.grid.keys)
+        return whole._replace(leading=self.block.grid.leading) if self.block.items else whole
 
 
 def bias_part(bias: Tensor | Bias | None, block: Block) -> Tensor | Bias | None:
@@ -129,8 +134,9 @@ def bias_part(bias: Tensor | Bias | None, block: Block) -> Tensor | Bias | None:
     if isinstance(bias, Tensor):
         return _cut(bias, block)
     if isinstance(bias, (Alibi, Relative)):
-        return replace(bias, offset=bias.offset + block.rows.start - block.columns.start)
-    return _PlacedBias(bias, block.rows.start, block.columns.start, bias.name)
+        placed = replace(bias, offset=bias.offset + block.rows.start - block.columns.start)
+        return with_items(placed, placed.parameters, block.items, block.items)
+    return _PlacedBias(bias, block, bias.name)
 
 
 @final
@@ -139,13 +145,13 @@ class _PlacedBias(Bias):
     """A block of a bias."""
 
     inner: Bias
-    row: int
-    column: int
+    block: Block
     name: str
 
     def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
         """Evaluate the whole bias at the positions of the block."""
-        return self.inner.tile(rows_Q1 + self.row, columns_K + self.column)
+        tile = self.inner.tile(rows_Q1 + self.block.rows.start, columns_K + self.block.columns.start)
+        return of_items(tile, self.block.items, 2)
 
 
 @final

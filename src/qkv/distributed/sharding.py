@@ -13,24 +13,21 @@ from torch import Tensor
 from qkv.argument_names import ATTENTION, explain_arguments
 from qkv.biases import Bias
 from qkv.distributed import gather, ring
-from qkv.distributed.blocks import Mechanism, arguments_of, row_counts, wide_type, with_counted_bias
+from qkv.distributed.blocks import Mechanism, arguments_of, mechanism_of, row_counts, wide_type, with_counted_bias
 from qkv.distributed.layout import Arrangement, Layout
 from qkv.distributed.peers import Peers
 from qkv.distributed.placing import grid_of, visible_part
-from qkv.engine.describe import Arguments, autocasts, describe, draw_seed, in_log_space, normalizer_for
+from qkv.engine.describe import Arguments, autocasts, describe
 from qkv.errors import UnsupportedError, expect_name
-from qkv.masks.base import Grid, Mask, as_mask
+from qkv.masks.base import Grid, Mask
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax, Sum
-from qkv.normalizers.kinds import kind_of
 from qkv.normalizers.row_state import RowState, merge
 from qkv.planner.plan import plan_for
 from qkv.scores.base import Score
-from qkv.scores.free import as_score
 from qkv.scores.products import SCALED_DOT
 from qkv.values.checked import checked
-from qkv.values.parameters import Owner, expect_floats, spread
-from qkv.values.plain_modules import is_watched
+from qkv.values.parameters import expect_floats, spread
 from qkv.values.sharded import ACTIVE
 
 if TYPE_CHECKING:
@@ -268,26 +265,14 @@ class Shard:
         if autocasts(kind) and query.dtype != torch.float64:
             dtype = torch.get_autocast_dtype(kind)
             query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-        bias, gqa = arguments.bias, bool(arguments.enable_gqa)
-        if isinstance(bias, Owner):
-            if is_watched(bias):
-                hint = "Remove the hook, or pass a value of qkv.biases."
-                raise UnsupportedError("bias", "a bias whose parameters are read", "a module with hooks", hint)
-            bias = bias.value()
-        score = as_score(arguments.score)
-        normalizer = normalizer_for(arguments.normalizer, score)
-        score, normalizer = in_log_space(score, normalizer, bias is not None)
-        mask = None if arguments.mask is None else as_mask(arguments.mask)
-        seed = draw_seed(arguments.dropout, arguments.generator, query.device)
-        mechanism = Mechanism(
-            score, normalizer, kind_of(normalizer), mask, bias, arguments.dropout, seed, gqa, backend, also is None
-        )
+        mechanism = mechanism_of(arguments, query.device, backend, also)
+        seed = mechanism.seed
         numbers = [query.shape[-2], key.shape[-2], 0 if seed is None else int(seed)]
         rows = self.peers.agreed(numbers, self._facts(mechanism, query, key, value, also), query.device)
         queries, keys, seeds = zip(*rows, strict=True)
         tensors = query, key, value
         layouts = Layout(self.layout, queries), Layout(self.layout, keys)
-        grid = grid_of(query, key, value, gqa, layouts[0].length, layouts[1].length)
+        grid = grid_of(query, key, value, mechanism.enable_gqa, layouts[0].length, layouts[1].length)
         # Every process has the whole call checked, before anything is sent.
         whole = [_rows_of(x, count) for x, count in zip(tensors, (grid.queries, grid.keys, grid.keys), strict=True)]
         describe(whole[0], whole[1], whole[2], arguments._replace(generator=torch.Generator()))

@@ -41,6 +41,7 @@ from qkv.shapes import Shape
 from qkv.values.execution import PLAIN, undisturbed
 from qkv.values.parameters import is_dense
 from qkv.values.pytree import tensors_in
+from qkv.values.sharded import computing
 
 MOST = 512
 """How many plans are stored at a time."""
@@ -109,6 +110,10 @@ def attend(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, back
     cached = None if lookup is None else PLANS.get(lookup)
     call: Call | None = None
     if cached is None:
+        divided = None if plain else computing(query, key, value)
+        if divided is not None:
+            output = divided.attend(query, key, value, arguments, backend, None)
+            return output, tuple(output.shape[:-2])
         problem, call, leading = describe(query, key, value, arguments)
         plan = plan_for(problem, backend)
         # The first call runs as later ones do, so that all have the same bits.

@@ -246,6 +246,42 @@ def item(owner: T, parameters: Sequence[Parameter], index: int, leading: Shape, 
     return replace(owner, **changes) if changes else owner  # type: ignore[type-var]
 
 
+def of_items(x: Tensor, items: Sequence[range], trailing: int) -> Tensor:
+    """Return the entries of some items; a leading dimension of size 1, or that is absent, stands for all.
+
+    Args:
+        x: its leading dimensions align with the items from the right.
+        items: which entries of each leading dimension.
+        trailing: how many dimensions an item has.
+
+    Example:
+        >>> of_items(torch.arange(4), [range(3), range(1, 3)], 0)
+        tensor([1, 2])
+    """
+    for back, run in enumerate(reversed(items), start=1):
+        dim = x.ndim - trailing - back
+        if dim >= 0 and x.shape[dim] > 1 and len(run) != x.shape[dim]:
+            x = x.narrow(dim, run.start, len(run))
+    return x
+
+
+def with_items(owner: T, parameters: Sequence[Parameter], items: Sequence[range], of_keys: Sequence[range]) -> T:
+    """Return the same value with the parameters of some items, and of some of the keys.
+
+    Example:
+        >>> from qkv.scores.kernels import Gaussian
+        >>> score = Gaussian(torch.tensor([1.0, 2.0]))
+        >>> with_items(score, score.parameters, [range(1, 2)], [])
+        Gaussian(bandwidth=tensor([2.]))
+    """
+    changes = {
+        name: of_items(x, of_keys if of_key else items, rank)
+        for name, rank, of_key in parameters
+        if isinstance(x := getattr(owner, name), Tensor)
+    }
+    return replace(owner, **changes) if changes else owner  # type: ignore[type-var]
+
+
 def promoted(owner: T, parameters: Sequence[Parameter], dtype: torch.dtype) -> T:
     """Return the same value with each parameter in at least the type that a call computes in.
 

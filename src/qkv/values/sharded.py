@@ -1,12 +1,15 @@
 """The place where `qkv.distributed` divides the sequence of a model among processes, without a change of the model."""
 
+import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from qkv._lazy import imported_later
 from qkv.errors import UnsupportedError
+from qkv.values.execution import PLAIN
 
 
 class Shard(Protocol):
@@ -36,6 +39,25 @@ ACTIVE: list[Shard] = []
 
 Threads that PyTorch starts for a backward pass, in which a model may run again, must see them too.
 """
+
+
+_items = imported_later("qkv.distributed.dtensor", "Items")  # of a layer above
+
+
+def computing(*tensors: Tensor) -> Shard | None:
+    """Return what computes a call of DTensors; None if no tensor is one.
+
+    Example:
+        >>> computing(torch.zeros(2)) is None
+        True
+    """
+    if all(type(x) in PLAIN for x in tensors) or torch.compiler.is_compiling():
+        return None
+    dtensors = sys.modules.get("torch.distributed.tensor")  # where none is made, none is imported
+    if dtensors is None or not any(isinstance(x, dtensors.DTensor) for x in tensors):
+        return None
+    shard: Shard = _items()()
+    return shard
 
 
 def with_positions(x: Tensor, start: int | Tensor, function: Callable[[Tensor, int | Tensor], Tensor]) -> Tensor:

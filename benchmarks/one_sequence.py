@@ -3,10 +3,12 @@
     python -m benchmarks.one_sequence --tokens 8192                  attention alone, 1, 2 and 4 processes
     python -m benchmarks.one_sequence --tokens 16384 --model         a language model of one layer
 
-Each process computes with one thread, and takes the step once before it is measured. Memory is the peak of resident
-memory during the step above that before it, free pages returned, the largest of all processes. Speed compares processor
-time: that of one process, divided by the number of processes, over the longest of them; on as many idle cores that is
-wall time, but for the wait for messages. Bytes are those that a process sent in a step, and those of its plan.
+Each process computes with one thread, and takes a step of at most 4,096 tokens before the one that is measured. Memory
+is the largest of all processes, twice: the most bytes of tensors that live at once and were made in the step ("mib"),
+and the peak of resident memory above that before the step, free pages returned ("resident"), which has the gaps of the
+heap too. Speed compares processor time: that of one process, divided by the number of processes, over the longest of
+them; on as many idle cores that is wall time, but for the wait for messages. Bytes are those that a process sent in a
+step, and those of its plan.
 
 Results are kept by processor, in `RESULTS`.
 """
@@ -18,14 +20,17 @@ import re
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from benchmarks.kept import keep
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
 
 import qkv
 from qkv.linalg.heap import GrowthLimit
@@ -33,6 +38,7 @@ from qkv.models import DecoderConfig, LanguageModel
 
 RESULTS = Path(__file__).parent / "results" / "one_sequence.json"
 HEADS, WIDTH, VOCABULARY = 2, 64, 256
+WARM = 4096
 CASES = [("plain", "contiguous"), ("plain", "zigzag"), ("causal", "contiguous"), ("causal", "zigzag")]
 
 
@@ -42,63 +48,77 @@ def _mib(field: str) -> float:
     return int(found[1]) / 1024
 
 
-def _measured(step: Callable[[], Any]) -> tuple[float, float]:
-    """Return the processor time of a second call, in seconds, and the MiB that it takes above those before it."""
-    step()
+class Measured(NamedTuple):
+    """A step of one process.
+
+    Attributes:
+        seconds: of processor time.
+        mib: the most bytes of tensors that lived at once and were made in the step, in MiB.
+        resident: how much the memory of the process grew, in MiB.
+        sent, planned: bytes.
+    """
+
+    seconds: float
+    mib: float
+    resident: float
+    sent: int = 0
+    planned: int = 0
+
+
+def _measured(step: Callable[[], Any]) -> Measured:
+    """Take a step, and return what it took."""
     GrowthLimit().release()
     before = _mib("VmRSS")
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     start = time.process_time()
-    step()
-    return time.process_time() - start, _mib("VmHWM") - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step()
+    seconds, resident = time.process_time() - start, _mib("VmHWM") - before
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        profiler.export_chrome_trace(file.name)
+        events = json.loads(Path(file.name).read_text(encoding="utf-8"))["traceEvents"]
+    changes = sorted((event["ts"], event["args"]["Bytes"]) for event in events if event["name"] == "[memory]")
+    return Measured(seconds, max(accumulate(size for _, size in changes)) / 2**20, resident)
 
 
-def attend(part: qkv.distributed.Shard, tokens: int, mask: str) -> tuple[float, float, list[int]]:
+def attend(part: qkv.distributed.Shard, tokens: int, mask: str) -> Measured:
     """Measure forward and backward of one attention."""
-    torch.manual_seed(0)
-    whole = torch.randn(3, 1, HEADS, tokens, WIDTH)
-    query, key, value = (part.split(x, -2).requires_grad_() for x in whole)
-    del whole
     masks = {"plain": None, "causal": qkv.masks.causal()}
-    alone = part.size == 1
 
-    def step() -> None:
-        for x in (query, key, value):
-            x.grad = None
-        output = (
-            qkv.attention(query, key, value, mask=masks[mask])
-            if alone
-            else qkv.distributed.attention(query, key, value, mask=masks[mask], part=part)
-        )
-        output.sum().backward()
+    def step(query: Tensor, key: Tensor, value: Tensor) -> None:
+        with nullcontext() if part.size == 1 else part:
+            qkv.attention(query, key, value, mask=masks[mask]).sum().backward()
 
-    seconds, mib = _measured(step)
+    def inputs(count: int) -> list[Tensor]:
+        torch.manual_seed(0)
+        return [part.split(x, -2).requires_grad_() for x in torch.randn(3, 1, HEADS, count, WIDTH)]
+
+    step(*inputs(min(tokens, WARM)))
+    query, key, value = inputs(tokens)
+    before = part.peers.sent
+    measured = _measured(lambda: step(query, key, value))
     plan = qkv.distributed.explain(query, key, value, mask=masks[mask], part=part)
-    return seconds, mib, [part.peers.sent // 2, plan.sent + plan.sent_backward]
+    return measured._replace(sent=part.peers.sent - before, planned=plan.sent + plan.sent_backward)
 
 
-def train(part: qkv.distributed.Shard, tokens: int, mask: str) -> tuple[float, float, list[int]]:
+def train(part: qkv.distributed.Shard, tokens: int, mask: str) -> Measured:
     """Measure a step of a language model of one layer, its gradients summed over the processes."""
     torch.manual_seed(0)
     shape = {"size": VOCABULARY, "width": HEADS * WIDTH, "heads": HEADS, "layers": 1, "feed_forward": 4 * HEADS * WIDTH}
     model = LanguageModel(DecoderConfig(context=tokens, positions="rotary", dropout=0.0, **shape))  # type: ignore[arg-type]
-    text = torch.randint(VOCABULARY, (1, tokens + 1))
-    read, following = part.split(text[:, :-1]), part.split(text[:, 1:])
 
-    def forward() -> Tensor:
-        return F.cross_entropy(model(read).flatten(0, 1), following.flatten(), reduction="sum") / tokens
-
-    def step() -> None:
+    def step(text: Tensor) -> None:
+        read, following = part.split(text[:, :-1]), part.split(text[:, 1:])
         model.zero_grad(set_to_none=True)
-        if part.size == 1:
-            forward().backward()
-            return
-        with part:
-            forward().backward()
-        _sum_gradients(model)
+        with nullcontext() if part.size == 1 else part:
+            logits = model(read).flatten(0, 1)
+            (F.cross_entropy(logits, following.flatten(), reduction="sum") / (text.shape[1] - 1)).backward()
+        if part.size > 1:
+            _sum_gradients(model)
 
-    seconds, mib = _measured(step)
-    return seconds, mib, []
+    text = torch.randint(VOCABULARY, (1, tokens + 1))
+    step(text[:, : WARM + 1])
+    return _measured(lambda: step(text))
 
 
 def _sum_gradients(model: nn.Module) -> None:
@@ -147,14 +167,20 @@ def main() -> None:
                 store, out = f"{folder}/store", f"{folder}/out"
                 _run(size, store, case, given.tokens, given.model, out)
                 results = json.loads(Path(out).read_text(encoding="utf-8"))
-            seconds, mib, sent = zip(*results, strict=True)
+            seconds, mib, resident, sent, planned = zip(*results, strict=True)
             row = {"mask": case[0], "layout": case[1], "processes": size, "tokens": given.tokens}
-            row |= {"model": given.model, "seconds": round(max(seconds), 2), "mib": round(max(mib), 1), "bytes": sent}
+            row |= {"seconds": round(max(seconds), 2), "mib": round(max(mib), 1), "resident": round(max(resident), 1)}
+            row |= {} if given.model else {"sent": sent, "planned": planned}
             alone = next(other for other in [*rows, row] if other["mask"] == case[0])
-            row["speed"] = round(alone["seconds"] / size / row["seconds"], 3)
+            if alone["processes"] == 1:
+                row["speed"] = round(alone["seconds"] / size / row["seconds"], 3)
             rows.append(row)
             print(json.dumps(row), flush=True)
-    keep(RESULTS, {f"{'model' if given.model else 'attention'} of {given.tokens} tokens": rows})
+    kind = "model" if given.model else "attention"
+    keep(
+        RESULTS,
+        {f"{kind} of {row['tokens']} tokens, {row['mask']}, {row['layout']}, {row['processes']}": row for row in rows},
+    )
 
 
 if __name__ == "__main__":

@@ -271,8 +271,9 @@ def with_labels(published: PublishedConfig, labels: Sequence[str]) -> PublishedC
     """Return a model that labels with other labels.
 
     Example:
-        >>> with_labels(PublishedConfig('{"model_type": "bert"}'), ["bad", "good"]).settings
-        '{"id2label":{"0":"bad","1":"good"},"label2id":{"bad":0,"good":1},"model_type":"bert"}'
+        >>> changed = with_labels(PublishedConfig('{"model_type": "bert"}'), ["bad", "good"])
+        >>> decode_mapping(changed.settings.encode(), "")["label2id"]
+        {'bad': 0, 'good': 1}
     """
     table = decode_mapping(published.settings.encode(), "model.settings")
     if labels_of(SettingsReader(table, {}, "model.settings")) == tuple(labels):

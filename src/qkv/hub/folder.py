@@ -19,7 +19,7 @@ from qkv.system import is_file_name
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
-"""What a folder of PEFT has; transformers applies the adapter to whatever model it names."""
+"""What a folder of PEFT has; see `qkv.hub.families.adapter`."""
 _SMALL, _TEXT = 16 << 20, 256 << 20
 _CHUNK = 1 << 20
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
@@ -97,24 +97,27 @@ class Folder:
             total.update(f"{name} {hash.hexdigest()}\n".encode())
         return total.hexdigest()
 
-    def weights(self) -> "FolderWeights":
+    def weights(self, file: str = WEIGHTS) -> "FolderWeights":
         """Return the tensors that are stored.
+
+        Args:
+            file: the file of weights that are not in several.
 
         Raises:
             CheckpointError: there are none, or only pickled ones.
         """
-        if self.has(INDEX):
+        if file == WEIGHTS and self.has(INDEX):
             files_of = self.table(INDEX).get("weight_map")
             if not isinstance(files_of, Mapping) or not all(isinstance(file, str) for file in files_of.values()):
                 got = "something else"
                 raise CheckpointError(str(self.path / INDEX), "a table weight_map of file names", got, _COPY_AGAIN)
             return FolderWeights(self, sorted(set(files_of.values())), files_of)
-        if self.has(WEIGHTS):
-            return FolderWeights(self, [WEIGHTS], None)
+        if self.has(file):
+            return FolderWeights(self, [file], None)
         pickled = sorted(name for name in self._names if name.endswith(_PICKLES))
         got = f"{pickled[0]}, which may hold code" if pickled else "no such file"
         hint = "Nothing is unpickled here: convert it to safetensors where you trust it." if pickled else _COPY_AGAIN
-        raise CheckpointError(str(self.path / WEIGHTS), "weights in safetensors", got, hint)
+        raise CheckpointError(str(self.path / file), "weights in safetensors", got, hint)
 
     def locate(self, name: str) -> Path:
         """Return the real path of a file in the folder.

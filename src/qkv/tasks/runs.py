@@ -156,6 +156,7 @@ def open_published(folder: Folder, labels: str | None = None) -> Trained:
     Raises:
         CheckpointError: the folder does not hold what it should.
     """
+    from qkv.hub.families.adapter import base_of
     from qkv.hub.families.load import read_encoder, read_folder
     from qkv.hub.families.tokenizer import read_tokenizer
 
@@ -165,7 +166,7 @@ def open_published(folder: Folder, labels: str | None = None) -> Trained:
     config: dict[str, Any] = {"task": pretrained.family.task, "model": as_dict(settings), "longest": longest}
     if pretrained.config.labels:
         config["labels"] = list(pretrained.labels)
-    tokenizer = read_tokenizer(folder, pretrained.family, pretrained.config.size)
+    tokenizer = read_tokenizer(base_of(folder), pretrained.family, pretrained.config.size)
     text = None if tokenizer is None else tokenizer.to_json()
     return Trained(folder.path, Contents(pretrained.tensors, config, text), tokenizer, pretrained.family.task)
 

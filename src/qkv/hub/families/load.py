@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from qkv.checkpoint.json_values import JsonValue, decode_mapping, encode
 from qkv.errors import CheckpointError, ConfigError, QkvError, nearest
+from qkv.hub.families.adapter import adapter_digest, base_of, merged
 from qkv.hub.families.decoders import DECODERS
 from qkv.hub.families.encoder_decoders import ENCODER_DECODERS
 from qkv.hub.families.encoders import ENCODERS, LABELERS
@@ -93,8 +94,11 @@ def published_digest(folder: Folder) -> str:
     Raises:
         CheckpointError: the folder does not hold what it should.
     """
+    if folder.has(ADAPTER) and not folder.has(CONFIG):
+        return adapter_digest(folder, published_digest(base_of(folder)))
     settings = {name for name in (CONFIG, INDEX) if folder.has(name)}
-    return folder.digest({*settings, *tokenizer_file_names(folder), *folder.weights().files})
+    digest = folder.digest({*settings, *tokenizer_file_names(folder), *folder.weights().files})
+    return adapter_digest(folder, digest) if folder.has(ADAPTER) else digest
 
 
 def described(published: PublishedConfig) -> Described:
@@ -187,7 +191,7 @@ def family_of(table: Mapping[str, Any], where: str) -> Family:
 
 
 def read_folder(folder: Folder) -> Pretrained:
-    """Read the model in a folder, in float32.
+    """Read the model in a folder, in float32, with an adapter merged into it if the folder has one.
 
     No tensor is read before all names, shapes and types are those of the model that config.json describes.
 
@@ -199,13 +203,9 @@ def read_folder(folder: Folder) -> Pretrained:
 
     Raises:
         CheckpointError: a file is missing, or is not what it should be; a setting or a tensor is unknown, missing, or
-            has another shape; the message names it. Or the folder holds an adapter of PEFT, without which the weights
-            beside it are not the model.
+            has another shape; or an adapter of PEFT is of a kind that is not computed here; the message names it.
     """
-    if folder.has(ADAPTER):
-        hint = "Merge it in PEFT, model.merge_and_unload().save_pretrained(FOLDER), and give that folder."
-        got = "changes to the weights of another model"
-        raise CheckpointError(str(folder.path / ADAPTER), "a folder with all weights of a model", got, hint)
+    adapter, folder = folder if folder.has(ADAPTER) else None, base_of(folder)
     where, table, weights = str(folder.path / CONFIG), folder.table(CONFIG), folder.weights()
     family = family_of(table, where)
     stored = _with_separate_biases(family.canonical(list(weights.shapes)), weights)
@@ -219,8 +219,10 @@ def read_folder(folder: Folder) -> Pretrained:
         stored = single
     _expect_sinusoids(described, weights, folder)
     theirs = {name: tensor.float() for name, tensor in weights.read([stored[name] for name in needed]).items()}
-    rules = family.rules(described.config)
-    ours = to_ours(rules, {name: theirs[stored[name]] for name in needed}, described.config)
+    rules, usual = family.rules(described.config), {name: theirs[stored[name]] for name in needed}
+    if adapter is not None:
+        usual = merged(adapter, family, rules, usual, described.config.tied)
+    ours = to_ours(rules, usual, described.config)
     if described.config.tied:
         ours["output.weight"] = ours["reader.embed.weight" if family.task == "fill" else "embed.weight"]
     outputs = tuple(name for name in sorted(stored) if any(part in name for part in _HEADS))
@@ -240,15 +242,18 @@ def read_encoder(folder: Folder, task: str) -> Pretrained:
     Raises:
         CheckpointError: as for `read_folder`, or the model is no encoder.
     """
-    where, table = str(folder.path / CONFIG), folder.table(CONFIG)
+    where, table = str(base_of(folder).path / CONFIG), base_of(folder).table(CONFIG)
     own = family_of(table, where)
     family = next((labeler for labeler in LABELERS if (labeler.name, labeler.task) == (own.name, task)), None)
     if family is None:
         hint = "Train from scratch, or from a run of the same task."
         expected = f"an encoder: {', '.join(encoder.name for encoder in ENCODERS)}"
         raise CheckpointError(f"{where}: model_type", expected, own.name, hint)
-    if own.task == task or folder.has(ADAPTER):
+    if own.task == task:
         return read_folder(folder)
+    if folder.has(ADAPTER):
+        expected = f"a model that is trained to {task} already, or no adapter"
+        raise CheckpointError(str(folder.path / ADAPTER), expected, f"one to {own.task}", "Save it merged.")
     table = {name: item for name, item in table.items() if name not in _OF_LABELS}
     table["architectures"] = [family.class_name]
     described, weights = describe(table, [], where), folder.weights()

@@ -126,9 +126,12 @@ def test_rows_that_cannot_be_predicted_are_named(
 def test_missing_numbers_are_refused_or_skipped(squares: Path, tmp_path: Path) -> None:
     (tmp_path / "m.csv").write_text("x,y\n1,2\n2,\n3,4\n")
     base = ("--data", tmp_path / "m.csv", "--x", "x", "--y", "y", "--bandwidth", "1")
-    refused(run("train", "regress", *base, "--out", tmp_path / "a"), 'm.csv:3: expected a number in column "y"')
+    done = run("train", "regress", *base, "--out", tmp_path / "a")
+    refused(done, 'm.csv:3: expected a number in column "y"')
+    assert "skipped" not in done.stderr
     done = succeeded(run("train", "regress", *base, "--missing", "skip", "--out", tmp_path / "a"))
     assert "1 of 3 rows lack a number and are skipped" in done.stderr
+    assert "m.csv: columns separated by commas" in done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -107,6 +107,7 @@ def write_files(folder: Path) -> None:
         **{f"{name}.de": "".join(f"{line}\n" for line in SENTENCES) for name in ("train", "test")},
         **{f"{name}.en": "".join(f"{line}\n" for line in SENTENCES.values()) for name in ("train", "test")},
         "pairs.tsv": _columns(SENTENCES),
+        "test.tsv": _columns(SENTENCES),
         "words.tsv": _columns(PHONES),
         "others.tsv": _columns(PHONES),
         "verbs.tsv": "".join(

@@ -16,14 +16,13 @@ from qkv.data.choices import Separator
 from qkv.data.corpus import Lines, each_line
 from qkv.data.normal_forms import normalize
 from qkv.data.report import expect_some_left, refuse, say
-from qkv.data.table import QUOTED, Row, even_rows, rows_of
+from qkv.data.table import QUOTED, SEPARATOR_NAMES, Row, even_rows, rows_of
 from qkv.errors import ConfigError, DataError, Place, brief, nearest, quantity, setting
 
 Column = str | int
 """A name in the first line, or a position from 1, also as text: so a flag stays a text, which can be either."""
 SEPARATORS: Mapping[Separator, str] = MappingProxyType({"tab": "\t", "semicolon": ";", "comma": ","})
 """What can separate fields; of those that split lines equally evenly, the first does."""
-_NAMES = {mark: f"{name}s" for name, mark in SEPARATORS.items()}
 _LOOKED_AT = 2000
 """Lines from which the separator is found; those that are blank tell nothing."""
 _SHARE = 0.9
@@ -77,7 +76,7 @@ class TextColumns(NamedTuple):
             f"{name} from column {index + 1}{f' ({brief(first[index])})' if headed else ''}"
             for name, index in zip(self.names, chosen, strict=True)
         )
-        say(f"{path}: columns separated by {_NAMES[separator]}: {shown}")
+        say(f"{path}: columns separated by {SEPARATOR_NAMES[separator]}: {shown}")
         any_left = False
         rows = rows if headed else chain([first_row], rows)
         for line, cells in even_rows(rows, len(first), str(path), _expect_width):

@@ -22,7 +22,7 @@ from qkv.data.choices import Decimal, Missing, Thousands
 from qkv.data.corpus import LONGEST_LINE, Lines, in_parts, read_lines
 from qkv.data.hints import ROWS, Section, number_hint, seems
 from qkv.data.normal_forms import normalize
-from qkv.data.report import collecting, expect_some_left, refuse, refused
+from qkv.data.report import collecting, expect_some_left, refuse, refused, say
 from qkv.errors import ConfigError, DataError, Place, brief, nearest, quantity, setting
 
 Row = tuple[int, tuple[str, ...]]
@@ -46,6 +46,8 @@ _GROUPS: Mapping[str, re.Pattern[str]] = MappingProxyType(
     }
 )
 _INFINITE = re.compile("[-+]?inf(inity)?", re.IGNORECASE)
+SEPARATOR_NAMES: Mapping[str, str] = MappingProxyType({"\t": "tabs", ";": "semicolons", ",": "commas", " ": "spaces"})
+"""What can separate the fields of a table."""
 _COMMENT = re.compile(r"#( +|$)")
 _SEPARATED = "columns between commas, semicolons or tabs"
 QUOTED = re.compile(r'"[^"]*"?')
@@ -330,7 +332,10 @@ def parse_table(lines: Sequence[str], name: str, sep: str | None = None) -> Fiel
         ('1', '2')
     """
     lines = list(_uncommented(lines))
-    empty, rows = _read_header(lines, name, sep or _separator(lines))
+    separator = sep or _separator(lines)
+    empty, rows = _read_header(lines, name, separator)
+    if len(empty.columns) > 1:
+        say(f"{name}: columns separated by {SEPARATOR_NAMES[separator]}")
     return replace(empty, rows=tuple(rows))
 
 

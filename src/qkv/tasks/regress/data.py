@@ -95,7 +95,7 @@ def _table(data: RegressFiles) -> RegressTable:
         thousands=data.thousands,
         categories=categories,
     )
-    if numbers.skipped:
+    if numbers.skipped and data.missing == "skip":  # a report says of refused ones where they are
         total = numbers.skipped + len(numbers.rows)
         state(f"{table.name}: {numbers.skipped:,} of {total:,} rows lack a number and are skipped.")
     _report_odd_columns(numbers, table.name, categories)

@@ -48,7 +48,8 @@ def load(run: str | Path, device: str | torch.device = "cpu", *, task: Task | No
             German-English translator of 270 words in the package (`qkv.data.phrases`); or a folder
             that `transformers` wrote: GPT-2, GPT-NeoX, Llama, Mistral, Qwen2, Qwen3, Gemma 1 to 3, BERT, RoBERTa,
             XLM-RoBERTa, DistilBERT, ModernBERT, Marian, Pegasus, BART, mBART, M2M-100, NLLB or T5, in safetensors.
-            Nothing in it is executed or unpickled.
+            Nothing in it is executed or unpickled. A name such as "gpt2" that is no folder is looked up in the local
+            cache of `huggingface_hub`; nothing is downloaded.
         device: compute device.
         task: the task that it must have been trained for, by which a type checker knows the class of the model; None
             for any.

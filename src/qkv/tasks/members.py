@@ -8,6 +8,7 @@ from qkv.checkpoint.disk import expect_inside, make_folder, replace_file
 from qkv.checkpoint.json_values import decode, encode
 from qkv.errors import CheckpointError, ConfigError
 from qkv.files import read_file
+from qkv.hub.cache import cached
 from qkv.system import is_file_name
 from qkv.tasks.example_run import packaged
 from qkv.tasks.settings import MOST_MODELS
@@ -46,7 +47,7 @@ def members_of(run: Path) -> list[Path]:
     """Return the runs of an ensemble's folder, or the run itself.
 
     Args:
-        run: a folder, or `example` for the run in the package.
+        run: a folder, `example` for the run in the package, or the name of a model in the cache of Hugging Face.
 
     Raises:
         CheckpointError: the list of members is not one that `write_members` writes, or a member is a link to elsewhere.
@@ -55,7 +56,7 @@ def members_of(run: Path) -> list[Path]:
         >>> members_of(Path("/nowhere"))
         [PosixPath('/nowhere')]
     """
-    run = packaged(run)
+    run = cached(packaged(run))
     path = run / _FILE
     try:
         if not os.path.lexists(path):

@@ -12,6 +12,7 @@ from qkv.checkpoint.rotation import latest_complete
 from qkv.data.corpus import fingerprint
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, setting
+from qkv.hub.cache import cached
 from qkv.hub.published import published_folder
 from qkv.settings import defaults_of
 from qkv.tasks.notes import state
@@ -61,6 +62,7 @@ def open_origin(run: Path | None, task: str, tokenizer: Path | None = None) -> O
         return Origin(source_run, fingerprint([source_run.tokenizer.to_json()]), weights=False)
     if run is None:
         return None
+    run = cached(run)
     published = published_folder(run) if task in _LABELING else None
     trained = load_trained(run) if published is None else open_published(published, task)
     if trained.task != task:

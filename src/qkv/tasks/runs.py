@@ -15,6 +15,7 @@ from qkv.checkpoint.rotation import locate
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, OutOfMemoryError
 from qkv.files import FREE, as_path, room_for
+from qkv.hub.cache import cached
 from qkv.hub.folder import Folder
 from qkv.hub.published import PUBLISHED, PublishedConfig, published_folder
 from qkv.settings import as_dict, build
@@ -86,7 +87,7 @@ def load_trained(run: str | Path, say: Callable[[str], None] = note) -> Trained:
     Raises:
         CheckpointError: the checkpoint is missing, incomplete, corrupted, or has no task.
     """
-    path = as_path(run, "run")
+    path = cached(as_path(run, "run"))
     if (other_library := published_folder(path)) is not None:
         return open_published(other_library)
     folder = locate(path, say)
@@ -120,7 +121,7 @@ def digest_of(run: str | Path) -> str:
     Raises:
         CheckpointError: the checkpoint is missing, or altered.
     """
-    path = as_path(run, "run")
+    path = cached(as_path(run, "run"))
     other_library = published_folder(path)
     if other_library is None:
         return verify(locate(path, note)).digest

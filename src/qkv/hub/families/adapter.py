@@ -9,6 +9,7 @@ from typing import NoReturn
 from torch import Tensor
 
 from qkv.errors import CheckpointError
+from qkv.hub.cache import cached
 from qkv.hub.families.family import Family
 from qkv.hub.families.keys import SettingsReader
 from qkv.hub.families.rules import WeightRule
@@ -42,11 +43,11 @@ def base_of(folder: Folder) -> Folder:
     if folder.has(CONFIG) or not folder.has(ADAPTER):
         return folder
     name = folder.table(ADAPTER).get("base_model_name_or_path")
-    if not isinstance(name, str) or not Path(name).is_dir():
+    if not isinstance(name, str) or not cached(Path(name)).is_dir():
         where = f"{folder.path / ADAPTER}: base_model_name_or_path"
         hint = "Put the files of the adapter into the folder of its model."
-        raise CheckpointError(where, "a folder of this machine", ascii(name)[:200], hint)
-    return Folder(Path(name))
+        raise CheckpointError(where, "a folder of this machine, or a model in the local cache", ascii(name)[:200], hint)
+    return Folder(cached(Path(name)))
 
 
 def adapter_digest(folder: Folder, base: str) -> str:

@@ -132,6 +132,11 @@ def test_missing_numbers_are_refused_or_skipped(squares: Path, tmp_path: Path) -
     done = succeeded(run("train", "regress", *base, "--missing", "skip", "--out", tmp_path / "a"))
     assert "1 of 3 rows lack a number and are skipped" in done.stderr
     assert "m.csv: columns separated by commas" in done.stderr
+    (tmp_path / "t.csv").write_text('x;y\n1;"1,002"\n2;?!\n3;1,004\n')
+    how = ("--thousands", "comma", "--na", "?!", "--missing", "skip", "--sep", "semicolon")
+    done = succeeded(run("evaluate", tmp_path / "a", "--data", tmp_path / "t.csv", *how))
+    assert "1 of 3 rows lack a number and are skipped" in done.stderr
+    assert done.stdout.startswith("rmse\t1000.0000")
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from qkv.data.choices import Decimal
+from qkv.data.columns import SEPARATORS
 from qkv.data.holdout import seen_in_training
 from qkv.data.table import FieldTable, parse_table, read_table
 from qkv.errors import (
@@ -239,13 +240,23 @@ class Regressor:
         predicted, target = self._compared(table)
         return predicted, judge_regression(predicted, target, "")
 
-    def _compared(self, table: FieldTable) -> tuple[Array, Array]:
+    def _compared(self, table: FieldTable, how: RegressEvaluation | None = None) -> tuple[Array, Array]:
         """Return predictions and targets of a table, and say if it is the one of training."""
         names = (*self._names_in(table, more=1), self.y if table.header else table.columns[-1])
         categories = self._categories_in(names)
+        how = how or RegressEvaluation()
         read = table.numbers(
-            names, decimal=self.decimal, fixed=("decimal", "missing", "thousands"), categories=categories
+            names,
+            decimal=self.decimal,
+            missing=how.missing,
+            fixed=("decimal",),
+            categories=categories,
+            na=how.na,
+            thousands=how.thousands,
         )
+        if read.skipped:
+            total = read.skipped + len(read.rows)
+            note(f"qkv: {table.name}: {read.skipped:,} of {total:,} rows lack a number and are skipped.")
         points = torch.cat([self.model.inputs, self.model.targets], 1).tolist()
         if (message := seen_in_training(map(tuple, points), read.rows, "rows")) is not None:
             note(f"qkv: {table.name}: {message}")
@@ -284,7 +295,9 @@ class Regressor:
         """
         if files.data is None:
             raise ConfigError(setting("data"), setting("data", "FILE"), "none", "A table with the columns of training.")
-        predicted, target = self._compared(read_table(Path(str(files.data))))
+        predicted, target = self._compared(
+            read_table(Path(str(files.data)), None if files.sep is None else SEPARATORS[files.sep]), files
+        )
         figures = judge_regression(predicted, target, "")
         lines = (f"{number:.10g}" for number in predicted)
         error = predicted - target

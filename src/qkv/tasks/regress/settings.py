@@ -42,7 +42,18 @@ class RegressData:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegressEvaluation(AnswersEvaluation, RegressData):
+class TableSettings(SeparatorSettings):
+    """How a table writes its fields and its numbers."""
+
+    thousands: Annotated[Thousands | None, Option("What groups thousands", or_else="nothing")] = None
+    missing: Annotated[Missing, Option("What happens to rows that lack a number")] = "refuse"
+    na: Annotated[
+        Sequence[str], Option("What else stands for a missing number: --na '#N/A' --na 999", or_else="NA, nan, -, …")
+    ] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegressEvaluation(AnswersEvaluation, TableSettings, RegressData):
     """Score predictions of a table with inputs and target: errors and R².
 
     Example: qkv evaluate runs/rent --data test.csv
@@ -94,7 +105,7 @@ class RegressAnswers(RegressRequest, LineAnswers):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegressFiles(SkipSettings, SeparatorSettings, RegressData):
+class RegressFiles(SkipSettings, TableSettings, RegressData):
     """A table to fit, and its columns."""
 
     x: Annotated[Sequence[str], Option("Input columns: --x age,income or --x age --x income", needed=True)] = ()
@@ -104,11 +115,6 @@ class RegressFiles(SkipSettings, SeparatorSettings, RegressData):
         str | None, Option("A column with the weight of each row, such as the inverse of its variance")
     ] = None
     decimal: Annotated[Decimal, Option("What separates decimals")] = "point"
-    thousands: Annotated[Thousands | None, Option("What groups thousands", or_else="nothing")] = None
-    missing: Annotated[Missing, Option("What happens to rows that lack a number")] = "refuse"
-    na: Annotated[
-        Sequence[str], Option("What else stands for a missing number: --na '#N/A' --na 999", or_else="NA, nan, -, …")
-    ] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

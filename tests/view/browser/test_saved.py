@@ -44,7 +44,7 @@ def test_a_page_opens_on_the_map_that_the_scene_names(opened, served, scene, hea
         page = opened(address, offline=address == file.as_uri())
         page.wait_for_selector(_READY["map"])
         chosen = page.locator("select").evaluate_all("fields => fields.map(({ value }) => value)")
-        assert chosen == ["1", said]
+        assert chosen[:2] == ["1", said]
 
 
 def test_a_saved_page_tries_other_mechanisms(opened, file):

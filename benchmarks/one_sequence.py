@@ -1,7 +1,8 @@
 """One sequence over several processes: memory, bytes and processor time of a step beside those of one process.
 
     python -m benchmarks.one_sequence --tokens 8192                  attention alone, 1, 2 and 4 processes
-    python -m benchmarks.one_sequence --tokens 16384 --model         a language model of one layer
+    python -m benchmarks.one_sequence --tokens 32768 --model         a language model of one layer
+    python -m benchmarks.one_sequence --draw docs/pictures/one_sequence.svg
 
 Each process computes with one thread, and takes a step of at most 4,096 tokens before the one that is measured. Memory
 is the largest of all processes, twice: the most bytes of tensors that live at once and were made in the step ("mib"),
@@ -27,7 +28,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from benchmarks.kept import keep
+from benchmarks.kept import keep, processor, read
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
@@ -152,13 +153,41 @@ def _run(size: int, *arguments: Any) -> None:
             raise SystemExit(f"a process ended with {process.exitcode}")
 
 
+def draw(path: Path) -> None:
+    """Draw the memory of a step of the model at its longest length on one process, by number of processes."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    rows = [row for name, row in read(RESULTS)[processor()].items() if name.startswith("model")]
+    tokens = max(row["tokens"] for row in rows if row["processes"] == 1)
+    found = sorted((row["processes"], row["mib"]) for row in rows if row["tokens"] == tokens)
+    counts, mib = zip(*found, strict=True)
+    with mpl.rc_context({"svg.hashsalt": "qkv", "font.size": 9}):
+        figure, panel = plt.subplots(figsize=(5, 3), layout="constrained")
+        panel.bar([f"{count}" for count in counts], mib, color="#1f6fb4", width=0.5, label="measured")
+        share = [mib[0] / count for count in counts]
+        panel.plot(range(len(counts)), share, "o--", color="#d9731a", label="equal share of one process's")
+        for place, amount in enumerate(mib):
+            panel.annotate(f"{amount:.0f}", (place, amount), (0, 2), textcoords="offset points", ha="center")
+        panel.set(xlabel="processes", ylabel="MiB for activations, each", title=f"One step, {tokens:,} tokens")
+        panel.legend(frameon=False)
+        figure.savefig(path, metadata={"Date": None})
+        plt.close(figure)
+
+
 def main() -> None:
-    """Measure, print, write JSON."""
+    """Measure, print, write JSON; or draw what is written."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--model", action="store_true")
+    parser.add_argument("--draw", type=Path, help="write the figure of the stored memory here, and measure nothing")
     given = parser.parse_args()
+    if given.draw is not None:
+        draw(given.draw)
+        return
     rows: list[dict[str, Any]] = []
     cases = [("causal", "zigzag")] if given.model else CASES
     for case in cases:

@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor import Shard as Sharded
 
+from benchmarks import one_sequence
 from qkv import biases, functional
 from qkv.biases import Bias
 from qkv.distributed import Layout, Shard, attention, explain, fully_shard, shard
@@ -373,6 +374,16 @@ def train(network: torch.nn.Module, tokens: Tensor) -> tuple[list[float], dict[s
         optimizer.step()
         losses.append(loss.item())
     return losses, gradients
+
+
+def memory(group: dist.ProcessGroup, what: str, tokens: int, layout: str) -> float:
+    """The most MiB of tensors that live at once in a step of one attention, or of a language model of one layer."""
+    part = shard(group, layout=layout)
+    return (
+        one_sequence.attend(part, tokens, "plain")
+        if what == "attention"
+        else one_sequence.train(part, tokens, "causal")
+    ).mib
 
 
 def halves(group: dist.ProcessGroup, layout: str) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,8 @@ KERNELS := $(BIN)/python -m qkv.compiled.build
 LINKER  := $(shell command -v ld >/dev/null || echo ziglang)
 
 ARM64  ?= $(VENV)/arm64
+GPU    := $(VENV)/gpu
+TRITON := $(shell sed -n 's/^triton = \["\(.*\);.*/\1/p' pyproject.toml)
 
 RELEASE := $(VENV)/release/$(notdir $(BIN))
 TOOLS   := $(VENV)/release/.ready
@@ -51,8 +53,8 @@ test-portable: $(READY) ## what a processor decides, as on one without AVX-512: 
 	  echo "This processor has no AVX-512: make test has run what this target would."; else \
 	  $(KERNELS) x86-64-v3 && $(PORTABLE) $(BIN)/pytest -n 2 --dist worksteal -m "not slow" $(COMPUTED); fi
 
-test-gpu: $(READY)    ## every mechanism and model on fake CUDA tensors, launches counted; needs a C++ compiler, no GPU
-	$(BIN)/python -m tests.devices
+test-gpu: $(GPU)/.ready ## every mechanism and model on fake CUDA tensors, Triton kernels interpreted; needs a C++ compiler, no GPU
+	PYTHONPATH=src:. $(GPU)/bin/python -m tests.devices
 
 test-arm64: $(READY)  ## some of every kind on 64-bit Arm, emulated, with the oldest PyTorch; as root on Debian, an hour
 	PYTHON=$(abspath $(BIN))/python bash tests/platforms/arm64.sh $(abspath $(ARM64))
@@ -135,6 +137,14 @@ $(USABLE): pyproject.toml setup.py constraints.txt
 
 $(READY): $(USABLE)
 	QKV_TARGETS=none $(BIN)/python -m pip install --quiet --no-build-isolation -c $(PINS) -e '.[dev]'
+	touch $@
+
+# Triton in a virtual environment above the usual one, which no other target needs.
+$(GPU)/.ready: $(READY)
+	$(PYTHON) -m venv --clear $(GPU)
+	$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
+	  > $$($(GPU)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/beneath.pth
+	$(GPU)/bin/python -m pip install --quiet '$(TRITON)'
 	touch $@
 
 # What builds and checks packages, apart from what runs them.

@@ -308,6 +308,7 @@ RULES = {
         "only what builds kernels imports a compiler: everything else works without one",
         compilers,
         {
+            "algorithms/additive/triton_kernels.py": COMPILERS,  # imported by the launch
             "compiled/codegen.py": COMPILERS,
             "compiled/compiler.py": COMPILERS,
             "compiled/dispatchers.py": COMPILERS,

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from benchmarks.engine.mechanisms import MECHANISMS, Size
+from benchmarks.launches import machine_code
 from benchmarks.launches.counting import Counter, fake_cuda, guarded, has_guard
 from torch import Tensor
 
@@ -123,7 +124,8 @@ def page(rows: dict[str, Any]) -> str:
         f"| {row['composed'][0]:,} | {row['composed'][1]:,} |\n"
         for name, row in ((name, rows[name]) for name in CASES if name in rows)
     ]
-    return HEAD.replace("{version}", rows["scaled dot"]["torch"]) + "".join(lines)
+    kernels = machine_code.table(json.loads(machine_code.STORED.read_text(encoding="utf-8")))
+    return HEAD.replace("{version}", rows["scaled dot"]["torch"]) + "".join(lines) + kernels
 
 
 def main() -> None:

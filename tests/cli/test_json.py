@@ -34,7 +34,7 @@ COMMANDS: dict[str, tuple[list[str], str, int, set[str]]] = {
 """For each command that reads a run: its run and arguments, what it reads, how many objects it writes, their names."""
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "json.md").read_text(encoding="utf-8")
 DOCUMENTED = set(re.findall(r"`(\w+)`", PAGE))
-OTHERS = {"demo", "embed", "explain", "prepare", "runs", "serve"}
+OTHERS = {"demo", "embed", "explain", "prepare", "runs", "serve", "tune"}
 
 
 @pytest.fixture(autouse=True)

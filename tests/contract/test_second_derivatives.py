@@ -290,7 +290,7 @@ LARGER = {
     "tiled.lookup": ((2,), 60, 70, 6, F64, {"normalizer": "hard"}),
 }
 WITHOUT = {
-    *("matrix.reference", "sdpa.flex", "sdpa.sink_key", "sdpa.few_queries"),
+    *("matrix.reference", "sdpa.flex", "sdpa.sink_key", "sdpa.few_queries", "additive.triton"),
     *("tiled.operators", "tiled.traced_user_scores"),
 }
 """The judge, algorithms of traced calls and of a GPU, and one without a backward pass."""

@@ -22,6 +22,7 @@ from qkv.cli.runs import runs
 from qkv.cli.serve import serve
 from qkv.cli.train import command_of as training
 from qkv.cli.train import prepare_command
+from qkv.cli.tune import tune
 from qkv.cli.view import view
 
 
@@ -103,7 +104,7 @@ _add_group("check", "Report what is wrong or odd in the data of a training.", ch
 _add_group("compare", "Train combinations of settings and rank them.", comparing)
 app.command("prepare", cls=CommandOfPaths, rich_help_panel=TRAIN)(prepare_command)
 app.command(cls=CommandOfPaths, rich_help_panel=TRAIN)(demo)
-_LOOKS: tuple[Any, ...] = (runs, view, align, explain)
+_LOOKS: tuple[Any, ...] = (runs, view, align, explain, tune)
 app.command("evaluate", cls=EvaluateCommand, context_settings=ANY_FLAGS, rich_help_panel=USE)(evaluate)
 app.command(cls=CommandOfPaths, rich_help_panel=USE)(embed)
 for command in _LOOKS:

@@ -15,6 +15,7 @@ from qkv.engine.problem import Call, Problem
 from qkv.errors import UnsupportedError, nearest
 from qkv.normalizers.kinds import BLURRED, KNOWN
 from qkv.notebooks import folded, table
+from qkv.planner import certificates
 from qkv.planner.costs import times
 from qkv.planner.registry import ALGORITHMS, BACKENDS, algorithms_of
 from qkv.scores.base import without_autocast
@@ -162,6 +163,8 @@ class Plan:
         if self.requested != AUTO:
             reason = "requested by name" + (f", and {reason}" if others else "")
         untried = _UNTRIED if on_gpu else ""
+        if chosen.needs_certificate:
+            untried = certificates.certified() if self.requested == AUTO else "no GPU is known to have run it"
         return "; ".join(part for part in (f"{reason}: {chosen.summary}", self.facts, untried) if part)
 
     @property
@@ -379,6 +382,8 @@ def _refusal_of_problem(algorithm: Algorithm, problem: Problem, backend: str) ->
         return reason
     if algorithm.quadratic and problem.rows and problem.queries * problem.keys > QUADRATIC_LIMIT:
         return f"memory grows with Q·K, and {problem.queries} × {problem.keys} is over the limit of {QUADRATIC_LIMIT}"
+    if algorithm.needs_certificate and not _lacks_kernels(algorithm):
+        return certificates.refusal(algorithm, problem)
     return None
 
 

@@ -1,6 +1,7 @@
 """The algorithms that exist, in the order that `explain` shows their families."""
 
 from qkv.algorithms.additive.fused import DIRECT, FACTORED
+from qkv.algorithms.additive.triton import TRITON
 from qkv.algorithms.matrix.linear import LINEAR
 from qkv.algorithms.matrix.reference import REFERENCE
 from qkv.algorithms.rowwise.augmented_dot import AUGMENTED_DOT
@@ -18,7 +19,7 @@ from qkv.engine.algorithm import Algorithm
 
 ALGORITHMS: tuple[Algorithm, ...] = (
     *(REFERENCE, FLASH, SINK, SINK_KEY, SHORT_PRODUCTS, FEW_QUERIES, FLEX, LINEAR, LOOKUP),
-    *(TWO_POINTER, PREFIX_SUMS, FACTORED, DIRECT),
+    *(TWO_POINTER, PREFIX_SUMS, FACTORED, DIRECT, TRITON),
     *(SHORT, AUGMENTED_DOT, DISTANCE_TILES, ROWS, DISTANCE_ROWS),
     *(BLOCKED, TRACED, USER_SCORES, TRACED_USER_SCORES),
 )
@@ -35,6 +36,6 @@ def algorithms_of(backend: str) -> tuple[Algorithm, ...]:
 
     Example:
         >>> [algorithm.name for algorithm in algorithms_of("fused")]
-        ['additive.factored', 'additive.direct']
+        ['additive.factored', 'additive.direct', 'additive.triton']
     """
     return tuple(algorithm for algorithm in ALGORITHMS if backend in (algorithm.backend, algorithm.name))

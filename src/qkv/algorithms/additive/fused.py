@@ -6,6 +6,7 @@ may see.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -81,15 +82,30 @@ def work(problem: Problem) -> Work:
 
 def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     """Flatten the leading dimensions, call the kernels, and compose sink and mean around them."""
+    compiled = problem.mode == "compiled"
+    return composed(problem, call, partial(operators.apply, compiled=compiled))
+
+
+def composed(
+    problem: Problem,
+    call: Call,
+    apply: Callable[[operators.Items, str, float, bool], tuple[Tensor, Tensor]],
+    reads_all: bool = False,
+) -> Result:
+    """Compute a call by kernels that take items, a rule, dropout, and whether they return the lse.
+
+    Args:
+        problem, call: as an algorithm takes them.
+        apply: returns output (N, Q, V) and lse (N, Q).
+        reads_all: whether the kernels read hidden keys too, which are zeroed then, however few the queries.
+    """
     leading, dtype = problem.leading, call.query.dtype
     count = None
     if problem.normalizer in ("mean", "sigmoid"):
         count = call.visibility.count()
-    items = _items(problem, call, count)
+    items = _items(problem, call, count, reads_all)
     needs_lse = problem.state or problem.sink
-    output, lse = operators.apply(
-        items, _RULES[problem.normalizer], call.dropout, needs_lse, problem.mode == "compiled"
-    )
+    output, lse = apply(items, _RULES[problem.normalizer], call.dropout, needs_lse)
     if len(leading) != 1:
         output = output.view(*leading, *output.shape[-2:])
     if problem.normalizer == "mean" and count is not None:
@@ -100,8 +116,9 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     return Result(output.to(dtype), state)
 
 
-def _items(problem: Problem, call: Call, count: Tensor | None) -> operators.Items:
-    call, leading = call.without_hidden_keys(keys=not _reads_only_seen_keys(problem, call)), problem.leading
+def _items(problem: Problem, call: Call, count: Tensor | None, reads_all: bool = False) -> operators.Items:
+    keys = reads_all or not _reads_only_seen_keys(problem, call)
+    call, leading = call.without_hidden_keys(keys), problem.leading
     query, key, _, vector = call.score.prepare(call.query, call.key)
     assert vector is not None
     dtype = _compute_dtype(problem.dtype)

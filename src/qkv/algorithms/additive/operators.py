@@ -48,7 +48,7 @@ class Items(NamedTuple):
     seed: Tensor | None
 
 
-_LEARNED = tuple(Items._fields.index(name) for name in ("query", "key", "value", "vector", "bias", "shift"))
+LEARNED = tuple(Items._fields.index(name) for name in ("query", "key", "value", "vector", "bias", "shift"))
 _VECTOR_INDEX, _SHIFT = (Items._fields.index(name) for name in ("vector_index", "shift"))
 _KEY, _VALUE, _BIAS = (Items._fields.index(name) for name in ("key", "value", "bias"))
 
@@ -66,7 +66,7 @@ def apply(items: Items, rule: str, dropout: float, state: bool = True, compiled:
     if compiled:
         output, lse, _, _ = tanh_forward(*items, rule, dropout)
         return output, lse
-    learned = (items[index] for index in _LEARNED)
+    learned = (items[index] for index in LEARNED)
     has_gradient = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in learned)
     if not has_gradient:
         return _forward(items, rule, state, _prepare(items, dropout))[:2]
@@ -216,7 +216,7 @@ def _equation(items: Items, rule: str, dropout: float, state: bool) -> _Equation
 
 def _by_terms(needs_grad: Sequence[bool], diagonal: bool) -> Sequence[bool]:
     """Return which of an equation's terms need a gradient, from which of the items do."""
-    query, key, value, vector, bias, shift = (needs_grad[index] for index in _LEARNED)
+    query, key, value, vector, bias, shift = (needs_grad[index] for index in LEARNED)
     return (query, key, value, False, vector, False, bias and not diagonal, bias and diagonal, shift)
 
 
@@ -224,13 +224,13 @@ def _by_items(gradients: Sequence[Tensor | None], items: Items) -> tuple[Tensor 
     """Return the gradients of the items, from those of an equation's terms."""
     query, key, value, _, d_vector, _, d_bias, d_diagonals, shift = gradients
     d_bias = d_bias if d_diagonals is None else d_diagonals.unsqueeze(-2)
-    d_vector = _shared_sums(d_vector, items.vector, items.vector_index)
-    d_bias = None if items.bias is None else _shared_sums(d_bias, items.bias, items.bias_index)
-    by_index = dict(zip(_LEARNED, (query, key, value, d_vector, d_bias, shift), strict=True))
+    d_vector = shared_sums(d_vector, items.vector, items.vector_index)
+    d_bias = None if items.bias is None else shared_sums(d_bias, items.bias, items.bias_index)
+    by_index = dict(zip(LEARNED, (query, key, value, d_vector, d_bias, shift), strict=True))
     return tuple(by_index.get(index) for index in range(len(items)))
 
 
-def _gradients_with_graph(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None) -> tuple[Any, ...]:
+def gradients_with_graph(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None) -> tuple[Any, ...]:
     """Return the gradients with a graph."""
     items, has_state = Items(*ctx.saved_tensors[: len(Items._fields)]), ctx.rule == "softmax" and ctx.state
     mechanism, visibility, terms, constants, diagonal = _equation(items, ctx.rule, ctx.dropout, has_state)
@@ -240,8 +240,8 @@ def _gradients_with_graph(ctx: Any, g_output: Tensor | None, g_lse: Tensor | Non
     return (None, None, None, *_by_items(gradients, items))
 
 
-def _shared_sums(gradient: Tensor | None, x: Tensor, index: Tensor | None) -> Tensor | None:
-    """Sum the gradients of the items that share one entry."""
+def shared_sums(gradient: Tensor | None, x: Tensor, index: Tensor | None) -> Tensor | None:
+    """Sum the gradients of the items that share one entry of `x`, by the index of each item."""
     if gradient is None or index is None:
         return gradient
     return torch.zeros_like(x).index_add(0, index, gradient)
@@ -259,14 +259,14 @@ class _Fused(torch.autograd.Function):
         return output, lse
 
     @staticmethod
-    @differentiable_by(_gradients_with_graph)
+    @differentiable_by(gradients_with_graph)
     def backward(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None) -> tuple[Any, ...]:
         needs_grad = ctx.needs_input_grad[3:]
         requested = needs_grad[_BIAS], needs_grad[_KEY] or needs_grad[_VALUE]
         *tensors, output, top, total = ctx.saved_tensors
         g_output = torch.zeros_like(output) if g_output is None else g_output
         gradients = _backward(Items(*tensors), ctx.rule, ctx.prepared, (output, top, total), g_output, g_lse, requested)
-        by_index = dict(zip(_LEARNED, gradients, strict=True))
+        by_index = dict(zip(LEARNED, gradients, strict=True))
         return (None, None, None, *(by_index.get(i) if needed else None for i, needed in enumerate(needs_grad)))
 
 
@@ -326,7 +326,7 @@ def _gradients(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None, *_: Any)
     needs_grad = ctx.needs_input_grad[:-2]
     learns_bias = needs_grad[Items._fields.index("bias")]
     gradients = tanh_backward(g_output, g_lse, out, top, total, learns_bias, *tensors, *ctx.rest)
-    by_index = dict(zip(_LEARNED, gradients, strict=True))
+    by_index = dict(zip(LEARNED, gradients, strict=True))
     return (*(by_index.get(i) if needed else None for i, needed in enumerate(needs_grad)), None, None)
 
 

@@ -235,6 +235,8 @@ def stop_at_launch(x: list[Tensor]) -> None:
 def test_measurements_of_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tune, "DTYPES", (F32,))
     monkeypatch.setattr(tune, "_errors", lambda *_: 0.5)
+    monkeypatch.setattr(tune, "_HEADS", 1)
+    monkeypatch.setattr(tune, "_WIDTH", 4)
     measured = list(tune.measure(torch.device("cpu"), sizes=(20,), repeats=1))
-    assert [(row.algorithm, row.gradient, row.pairs) for row in measured] == [(NAME, x, 3200) for x in (False, True)]
+    assert [(row.algorithm, row.gradient, row.pairs) for row in measured] == [(NAME, x, 400) for x in (False, True)]
     assert all(row.milliseconds > 0 for row in measured), measured

@@ -46,6 +46,11 @@ TEXT = ["the cat sat on the mat", "a dog ran to the cat .", "\N{LATIN SMALL LIGA
 TEXTS = ["the cat sat", "THE (cat)-Mat, \N{LATIN SMALL LIGATURE FI}n!", "a <eos> dog", "a dog ran to the cat ."]
 SHAPES = {
     "transformer": ("translate", {"model": "transformer", **TRANSFORMER}, {"longest": 32}),
+    "grown": (  # trained on targets that are longer than usual
+        "translate",
+        {"model": "transformer", **TRANSFORMER},
+        {"longest": 32, "longest_targets": [[3, 50]]},
+    ),
     "gru": ("translate", RECURRENT, {"longest": 32}),
     "language": ("generate", LANGUAGE, {}),
     "classifier": ("classify", READER, {"labels": ["bad", "good"], "longest": 64}),
@@ -76,8 +81,8 @@ def run_of(folder: Path, shape: str, kind: str) -> Path:
 @pytest.mark.parametrize(
     ("shape", "kind", "to"),
     [
-        ("transformer", "word", "onnx"),
-        ("transformer", "unigram", "ctranslate2"),
+        ("grown", "word", "onnx"),
+        ("grown", "unigram", "ctranslate2"),
         ("transformer", "char", "transformers"),
         ("gru", "none", "onnx"),
     ],

@@ -82,8 +82,8 @@ class Answerer(Protocol):
 
         Returns:
             Names and values for `about.json`: `task`, for which `hub/answers` has a script; `longest`, the tokens of
-            the longest text that it reads; `labels`, if it has some; `longest_answer` and `alignment` of a translator:
-            the tokens that an answer can have, and the attention that aligns words.
+            the longest text that it reads; `labels`, if it has some; of a translator `longest_answer` and
+            `longest_targets`, the tokens that an answer can have, and `alignment`, the attention that aligns words.
 
         Raises:
             UnsupportedError: no program of that kind has such models.

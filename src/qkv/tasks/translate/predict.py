@@ -373,6 +373,7 @@ class Translator:
             raise UnsupportedError(setting("to"), "a model with one source", "separate features", hint)
         facts: dict[str, Any] = {"task": "translate", "longest": self.longest, "labels": []}
         facts["direction"] = -1 if self.right_to_left[0] else 1
+        facts["longest_targets"] = self.limit.to_json_value()
         facts["longest_answer"] = int(self.limit(torch.tensor(self.longest, device="cpu")))
         if self.model.alignment_layer is not None:
             reading = self.reading

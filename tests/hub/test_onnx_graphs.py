@@ -267,7 +267,10 @@ def test_the_model_stays_as_it_is() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["llama", "gpt2", "t5", "marian", "bert_tokens", "bert_texts"])
+@pytest.mark.parametrize(
+    "name",
+    ["llama", "gpt2", "t5", "marian", "bart", "mbart", "m2m_100", "bert_tokens", "bert_texts", "modernbert_texts"],
+)
 def test_published_models(name: str, tmp_path: Path) -> None:
     """The fast suite exports a language model of ours above, whose nodes are of the same kinds."""
     model: Any = read_folder(Folder(PUBLISHED / name)).build()

@@ -43,13 +43,11 @@ class Graph:
         module: the computation, called with positional inputs.
         inputs: the name of each input, an example, and the names of its dynamic axes (None for a fixed size).
         outputs: the names of the outputs.
-        longest: the maximum sizes of axes, by name.
     """
 
     module: nn.Module
     inputs: Mapping[str, tuple[Tensor, tuple[str | None, ...]]]
     outputs: tuple[str, ...]
-    longest: Mapping[str, int]
 
 
 def to_onnx(model: Exportable, out: Path) -> None:
@@ -76,7 +74,8 @@ def to_onnx(model: Exportable, out: Path) -> None:
     """
     _check_libraries()
     _check_parts(model)
-    programs = {name: _program(graph) for name, graph in graphs(model).items()}
+    longest = _longest(model)
+    programs = {name: _program(graph, longest) for name, graph in graphs(model).items()}
     out.mkdir(parents=True, exist_ok=True)
     for name, program in programs.items():
         program.save(str(out / f"{name}.onnx"))
@@ -103,25 +102,28 @@ def graphs(model: Exportable) -> dict[str, Graph]:
             read: Inputs = {"memory": (memory, ("batch", "source")), "lengths": (lengths, ("batch",))}
             target: Inputs = {"target": (shorter_ids, ("batch", "target"))}
             return {
-                "encoder": Graph(_Encoder(copy), source, ("memory",), {}),
-                "decoder": Graph(_Decoder(copy), read | target, ("logits",), {}),
+                "encoder": Graph(_Encoder(copy), source, ("memory",)),
+                "decoder": Graph(_Decoder(copy), read | target, ("logits",)),
                 **decoding,
             }
         case RecurrentTranslator():
             return _recurrent(copy, {"source": (ids, ("batch", "source")), "lengths": (lengths, ("batch",))})
         case LanguageModel():
             tokens: Inputs = {"tokens": (ids, ("batch", "tokens"))}
-            return {"model": Graph(copy, tokens, ("logits",), _longest(copy.parts))}
+            return {"model": Graph(copy, tokens, ("logits",))}
         case TextClassifier() | TextTagger():
             with_exported_layers(copy)
             inputs: Inputs = {"ids": (ids, ("batch", "tokens")), "lengths": (lengths, ("batch",))}
             words: Inputs = {"words": (shorter_ids, ("batch", "words"))} if isinstance(copy, TextTagger) else {}
-            return {"model": Graph(copy, inputs | words, ("logits",), _longest(copy.parts))}
+            return {"model": Graph(copy, inputs | words, ("logits",))}
 
 
-def _longest(parts: TransformerParts) -> dict[str, int]:
-    """Return the largest number of tokens, if positions are learned."""
-    return {"tokens": parts.context} if parts.positions.kind == "learned" else {}
+def _longest(model: Exportable) -> dict[str, int]:
+    """Return the maximum sizes of axes, by name, if positions are learned."""
+    parts = getattr(model, "parts", None)
+    if not isinstance(parts, TransformerParts) or parts.positions.kind != "learned":
+        return {}
+    return {**dict.fromkeys(("tokens", "source", "target"), parts.context), "past": parts.context - 1}
 
 
 @final
@@ -163,10 +165,8 @@ def _cached_decoding(model: TransformerTranslator, memory: Tensor, lengths: Tens
         "lengths": (lengths, ("batch",)),
     }
     return {
-        "begin": Graph(_Begin(model), {"memory": (memory, ("batch", "source"))}, tuple(crossing), {}),
-        "step": Graph(
-            _ExportedStep(model), tokens | crossing | past, ("logits", *(f"next_{name}" for name in sides)), {}
-        ),
+        "begin": Graph(_Begin(model), {"memory": (memory, ("batch", "source"))}, tuple(crossing)),
+        "step": Graph(_ExportedStep(model), tokens | crossing | past, ("logits", *(f"next_{name}" for name in sides))),
     }
 
 
@@ -235,8 +235,8 @@ def _recurrent(
     with_exported_layers(encoder)
     changing = tuple(f"next_{name}" for name in parts if name.startswith(("hidden", "alignment")))
     return {
-        "encoder": Graph(encoder, source, tuple(parts), {}),
-        "step": Graph(_RecurrentStep(model, tuple(parts)), tokens | states, ("logits", *changing), {}),
+        "encoder": Graph(encoder, source, tuple(parts)),
+        "step": Graph(_RecurrentStep(model, tuple(parts)), tokens | states, ("logits", *changing)),
     }
 
 
@@ -287,9 +287,9 @@ def _by_equation(model: Exportable) -> Exportable:
     return copy
 
 
-def _program(graph: Graph) -> Any:
+def _program(graph: Graph, longest: Mapping[str, int]) -> Any:
     axes = dict.fromkeys(axis for _, names in graph.inputs.values() for axis in names if axis is not None)
-    sizes = {axis: torch.export.Dim(axis, min=1, max=graph.longest.get(axis)) for axis in axes}
+    sizes = {axis: torch.export.Dim(axis, min=1, max=longest.get(axis)) for axis in axes}
     shapes: tuple[Any, ...] = tuple(
         {index: sizes[axis] for index, axis in enumerate(names) if axis is not None}
         for _, names in graph.inputs.values()

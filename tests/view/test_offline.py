@@ -12,6 +12,7 @@ from tests.view.javascript import JavaScript
 from tests.view.saved import answers, content
 
 import qkv
+from qkv.errors import ConfigError
 from qkv.scores.free import Learned
 from qkv.view.answers.answer import Numbers
 from qkv.view.answers.requests import RequestHandler
@@ -201,6 +202,34 @@ def test_each_layer_has_a_picture_before_one_has_details():
     levels = content(page(given, (base + 1_000_000) / 1e6).text)["held"]["levels"]
     assert None not in levels
     assert any(levels)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_a_page_opens_whatever_numbers_a_normalizer_has(js, number):
+    softmax = qkv.normalizers.Softmax(sink=torch.tensor([number, 0.0]))
+    made = page(layered(normalizer=softmax), float("inf"))
+    assert "stages" in answered(js, made, ["steps?layer=0&head=1&query=3"])["steps?layer=0&head=1&query=3"]
+    [layer] = content(made.text)["layers"]
+    assert math.isnan(float(layer["normalizer"]["heads"][0]["sink"]["number"])) == math.isnan(number)
+
+
+def test_coarse_maps_and_missing_layers_give_no_wrong_numbers(js):
+    given = speech(encoders=2, frames=600, width=256)
+    empty = page(given, 0)
+    made = page(given, len(empty.text) / 1e6 + 0.2)
+    coarse = next(at for at, level in enumerate(content(made.text)["held"]["levels"]) if level)
+    paths = [f"track?layer={coarse}&head=0&level=0&what={what}" for what in ("entropy", "peak", "received")]
+    found = answered(js, made, paths)
+    assert [len(found[path]["values"]) for path in paths] == [0, 0, given.layers[coarse].shape[2]]
+    for path in ("graph?layers=0&query=0&top=4&frontier=12", "cell?layer=0&head=mean&query=0&key=0", paths[0]):
+        with pytest.raises(Exception, match=r"holds (nothing|only the weights) of this layer"):
+            answered(js, empty, [path])
+
+
+@pytest.mark.parametrize("size", [-1.0, float("nan")])
+def test_a_size_that_is_none_is_refused(size):
+    with pytest.raises(ConfigError, match="size"):
+        page(layered(), size)
 
 
 def test_inputs_do_not_stand_for_queries_that_were_rotated():

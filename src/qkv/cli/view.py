@@ -37,7 +37,7 @@ def view(
     head: Annotated[int | None, typer.Option(help="Its head; by default the mean over heads.", min=0)] = None,
     title: Annotated[str, typer.Option(help="Title of a picture.")] = "",
     size: Annotated[
-        float, typer.Option(help="Maximum size of a page, in MB: a larger one lacks less of a long text.", min=1)
+        float, typer.Option(help="Maximum size of a page, in MB. What does not fit is left out, and named.", min=1)
     ] = PAGE_MEGABYTES,
     heads: Annotated[
         bool, typer.Option("--heads", help="Only print where the weights of each head lie, as a table.")
@@ -61,6 +61,9 @@ def view(
     if not picture and (layer is not None or head is not None or title):
         hint = "A page shows all layers and heads: its address says which one."
         raise ConfigError(setting("layer"), "a picture to write, " + setting("export", "FILE.png"), "none", hint)
+    if size != PAGE_MEGABYTES and (export is None or picture or live or heads):
+        hint = "Omit it: nothing else is cut to a size."
+        raise ConfigError(setting("size"), "a saved page, " + setting("export", "FILE.html"), "none", hint)
     if live:
         if export is None or picture or tokens is not None:
             hint = "It is a page: omit what cuts texts, and name a file."

@@ -15,6 +15,7 @@ from qkv.errors import ConfigError
 from qkv.normalizers.catalog import NORMALIZERS
 from qkv.scores.catalog import SCORES
 from qkv.values.catalog import Catalog
+from qkv.view.answers.answer import as_json_numbers
 from qkv.view.colors import RAMPS
 
 STYLES = ("page.css", "alignment.css", "views.css")
@@ -210,6 +211,6 @@ def _filled(policy: str, style: str, content: Mapping[str, object], script: str)
 
 
 def _json(content: object) -> str:
-    text = json.dumps(content, separators=(",", ":"), ensure_ascii=True)
+    text = json.dumps(as_json_numbers(content), separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     # Inside <script> there are no entities: escape only what could end the element or start a comment.
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qkv.biases import Bias
+from qkv.errors import ConfigError
 from qkv.functional import attention
 from qkv.normalizers.catalog import NORMALIZERS
 from qkv.pictures import PAGE_MEGABYTES
@@ -108,31 +109,34 @@ def page(scene: Scene, megabytes: float = PAGE_MEGABYTES) -> Page:
     Returns:
         The page, and what it lacks.
 
+    Raises:
+        ConfigError: the size is below 0, or NaN.
+
     Example:
         >>> layer = Layer("one", "self", "text", "text", *torch.randn(3, 1, 2, 8))
         >>> made = page(Scene("two words", {"text": ("a", "</script>")}, (layer,)))
         >>> made.text.count("</script>"), made.missing
         (2, '')
     """
+    if not megabytes >= 0:
+        raise ConfigError("size", "at least 0 MB", f"{megabytes}", "Omit it for the default.")
     handler = RequestHandler(scene)
     try:
         answers = {f"api/{path}": _answer(handler, path) for path in ("scene", "heads", *_pieces(scene))}
         content: dict[str, Any] = {"answers": deflated(json.dumps(answers).encode())}
-        size_left = round(1e6 * megabytes) - len(one_file("saved.js", content))
+        size_left = 1e6 * megabytes - len(one_file("saved.js", content))
         forms = _forms(scene.layers, torch.float32)
         chosen = _chosen(forms, handler.opening[0], size_left)
-        if rounded := not _holds_all(scene, chosen):
-            forms = _forms(scene.layers, torch.float16)
-        held = _held(forms, handler.opening[0], size_left)
-        if not rounded and not _holds_all(scene, held):
-            rounded, forms = True, _forms(scene.layers, torch.float16)
+        if fits := _holds_all(scene, chosen):
             held = _held(forms, handler.opening[0], size_left)
+        if not fits or not _holds_all(scene, held):
+            held = _held(_forms(scene.layers, torch.float16), handler.opening[0], size_left)
     finally:
         handler.close()
     layers = [held[number].part.built if number in held else None for number in range(len(scene.layers))]
-    missing = _missing(layers, rounded)
-    levels_of = [None if layer is None else layer["level"] for layer in layers]
     inputs = [part.built for part in dict.fromkeys(part for form in held.values() for part in form.inputs)]
+    missing = _missing(layers, inputs)
+    levels_of = [None if layer is None else layer["level"] for layer in layers]
     content |= {"inputs": inputs, "layers": layers, "held": {"levels": levels_of, "missing": missing}}
     return Page(one_file("saved.js", content), missing)
 
@@ -151,7 +155,7 @@ def _pieces(scene: Scene) -> Iterator[str]:
             yield f"tokens?sequence={number}&start={start}&stop={min(start + PIECE, len(tokens))}"
 
 
-def _held(forms: list[_Form], first: int, size_left: int) -> dict[int, _Form]:
+def _held(forms: list[_Form], first: int, size_left: float) -> dict[int, _Form]:
     """Choose a form for each layer and build it; choose again while true sizes differ from those estimated."""
     while True:
         chosen = _chosen(forms, first, size_left)
@@ -163,7 +167,7 @@ def _held(forms: list[_Form], first: int, size_left: int) -> dict[int, _Form]:
                 forms.remove(form)
 
 
-def _chosen(forms: Sequence[_Form], first: int, size_left: int) -> dict[int, _Form]:
+def _chosen(forms: Sequence[_Form], first: int, size_left: float) -> dict[int, _Form]:
     """Choose a form for each layer: the smallest of all layers, which finer ones replace as long as all fit.
 
     The layer on which the page opens comes first.
@@ -195,9 +199,8 @@ def _forms(layers: Sequence[Layer], dtype: torch.dtype) -> list[_Form]:
 
 
 def _forms_of(layer: Layer, number: int, inputs: list[tuple[Tensor, _Part]], dtype: torch.dtype) -> Iterator[_Form]:
-    """List the forms of a layer; tables only if they are smaller than what all answers are computed from."""
+    """List the forms of a layer."""
     heads, queries, keys = layer.shape
-    most = float("inf")
     if _formulas(Tensors(dtype), layer) is not None:
         results = 4 * heads * keys + (0 if layer.output is None else dtype.itemsize * queries * len(layer.output[0]))
         for sources in filter(None, (_vectors(layer), _projections(layer))):
@@ -205,14 +208,11 @@ def _forms_of(layer: Layer, number: int, inputs: list[tuple[Tensor, _Part]], dty
             own = [x for name, x in sources.items() if name not in places]
             build = partial(_computed, layer, sources, places, f"{number}.", dtype)
             part = _Part(4 / 3 * results + sum(x.numel() * _bytes_each(x, dtype) for x in own), build)
-            form = _Form(number, None, part, tuple(inputs[place][1] for place in sorted({*places.values()})))
-            most = min(most, form.size)
-            yield form
+            yield _Form(number, None, part, tuple(inputs[place][1] for place in sorted({*places.values()})))
     each = _bytes_each(_some_rows(layer), dtype)
     for level in range(levels(queries, keys)):
         size = each * heads * -(-queries >> level) * -(-keys >> level)
-        if size < most:
-            yield _Form(number, level, _Part(size, partial(_tables, layer, number, level, dtype)))
+        yield _Form(number, level, _Part(size, partial(_tables, layer, number, level, dtype)))
 
 
 def _place(x: Tensor, inputs: list[tuple[Tensor, _Part]], dtype: torch.dtype) -> int:
@@ -363,7 +363,7 @@ def _tables(layer: Layer, number: int, level: int, dtype: torch.dtype) -> _Held:
     return described | {"level": level, "exact": exact, "tensors": tensors.listed, "bytes": tensors.packed()}
 
 
-def _missing(held: Sequence[_Held], rounded: bool) -> str:
+def _missing(held: Sequence[_Held], inputs: Sequence[_Held]) -> str:
     """Return sentences that say what a page lacks."""
     counts = {
         "maps": sum(layer is None for layer in held),
@@ -372,4 +372,6 @@ def _missing(held: Sequence[_Held], rounded: bool) -> str:
     }
     parts = [f"the {what} of {count:,} of {len(held):,} layers" for what, count in counts.items() if count]
     lacks = f"This saved page lacks {', '.join(parts)}. The running viewer, qkv view, has all; a larger page has more."
-    return " ".join([lacks] * bool(parts) + ["Numbers are rounded to three digits."] * rounded)
+    tensors = [tensor for part in (*held, *inputs) if part is not None for tensor in part["tensors"].values()]
+    rounded = any("half" in tensor for tensor in tensors)
+    return " ".join([lacks] * bool(parts) + ["Numbers are rounded to three digits, or seven decimals."] * rounded)

@@ -49,6 +49,11 @@ function whole(layer) {
   return layer;
 }
 
+/** @param {Layer | null} layer @returns {Layer} one of which something is known */
+function known(layer) {
+  return layer ?? whole(layer);
+}
+
 /** @param {Layer | null} layer @param {number} head @param {number} i @returns {import("./numeric.js").Vector} its weights */
 function rowOfHead(layer, head, i) {
   if (layer?.tables && layer.level === 0) return layer.tables[head][i];
@@ -138,11 +143,11 @@ export function computed(net, run) {
   };
   const matrix = (/** @type {number} */ l, /** @type {number | null} */ head, /** @type {string} */ quantity) => {
     const key = `${l} ${head} ${quantity}`;
-    const known = pooled.get(key) ?? made(l, head, quantity);
+    const kept = pooled.get(key) ?? made(l, head, quantity);
     pooled.delete(key);
-    pooled.set(key, known); // the last used is the last to go
+    pooled.set(key, kept); // the last used is the last to go
     for (const oldest of pooled.keys()) if (pooled.size > MATRICES) pooled.delete(oldest);
-    return known;
+    return kept;
   };
   /** @type {Answer | null} */
   let before = null;
@@ -156,9 +161,9 @@ export function computed(net, run) {
     }),
     progress: () => ({ done: 1, state: "exact", levels: 1 }),
     steps: ({ layer, head, query }) => ({ stages: stages(net, whole(layers[layer]), head, query, listed) }),
-    cell: ({ layer, head, query, key }) => cell(layers[layer], head, query, key),
+    cell: ({ layer, head, query, key }) => cell(known(layers[layer]), head, query, key),
     heads: () => layers.flatMap((layer, l) => layer.queries.map((_, head) => shares(layer, l, head, listed))),
-    graph: ({ layers: chain, query, top, frontier }) => graph(String(chain).split(",").map((l) => layers[Number(l)]), query, top, frontier),
+    graph: ({ layers: chain, query, top, frontier }) => graph(String(chain).split(",").map((l) => known(layers[Number(l)])), query, top, frontier),
     mechanisms: ({ layer, head }) => mechanisms(whole(layers[layer]), head),
   };
   const sides = (/** @type {any} */ body) => {
@@ -193,8 +198,9 @@ export function computed(net, run) {
     post: async (path, body) => (path === "api/whatif" ? sides(body) : path === "api/rerun" ? rerun(body) : {}),
     grid: async (path) => {
       const { name, given } = parsed(path);
-      const { size, at, exact } = await matrix(given.layer, given.head, given.quantity ?? "weight");
+      const { size, at, exact, coarse } = await matrix(given.layer, given.head, given.quantity ?? "weight");
       if (name === "tile") return { ...tile(size, given.level, given.how === "max", at, given.row, given.column), state: exact ? "exact" : "sampled" };
+      if (coarse && given.what !== "received") return { ...grid(1, 0, new Float32Array()), state: "exact" }; // means of blocks have other ones
       const track = tracked(size, at, given.what);
       const block = 2 ** given.level;
       const values = Array.from({ length: Math.ceil(track.length / block) }, (_, cell) => {
@@ -216,13 +222,13 @@ function rest(w, without) {
  * @param {Network} net @param {Layer} layer @param {number | null} head @param {boolean} contribution
  */
 async function matrixOf(net, layer, head, contribution) {
-  const size = layer ? sizes(layer) : whole(layer);
+  const size = sizes(known(layer));
   const heads = head === null ? Array.from({ length: layer.own.heads }, (_, h) => h) : [head];
   const { tables, level = 0, exact = true } = layer;
   if (tables && level > 0) {
     if (contribution) whole(layer);
     const at = (/** @type {number} */ i, /** @type {number} */ j) => heads.reduce((sum, h) => sum + tables[h][i >> level][j >> level], 0) / heads.length;
-    return { size, at, exact };
+    return { size, at, exact, coarse: true };
   }
   const long = heads.map((h) => (contribution ? contributions(net, layer, h) : null));
   const values = new Float32Array(size[0] * size[1]);
@@ -237,7 +243,7 @@ async function matrixOf(net, layer, head, contribution) {
     await new Promise((done) => setTimeout(done));
     began = performance.now();
   }
-  return { size, at: (/** @type {number} */ i, /** @type {number} */ j) => values[i * size[1] + j], exact };
+  return { size, at: (/** @type {number} */ i, /** @type {number} */ j) => values[i * size[1] + j], exact, coarse: false };
 }
 
 /**
@@ -245,11 +251,11 @@ async function matrixOf(net, layer, head, contribution) {
  * @param {(Layer | null)[]} layers @param {number} number
  */
 async function rolledOut(layers, number) {
-  const layer = whole(layers[number]);
+  const layer = known(layers[number]);
   const [rows, columns] = sizes(layer);
   if (Math.max(rows, columns) > LONGEST) throw new Error(`Rollout is for texts of at most ${LONGEST} tokens.`);
   const crosses = layer.own.kind === "cross";
-  const below = (crosses ? layers : layers.slice(0, number + 1)).filter((one) => !one || (one.own.kind === "self" && one.sides[1] === layer.sides[1])).map(whole);
+  const below = (crosses ? layers : layers.slice(0, number + 1)).filter((one) => !one || (one.own.kind === "self" && one.sides[1] === layer.sides[1])).map(known);
   let reached = Array.from({ length: columns }, (_, i) => Float64Array.from({ length: columns }, (_, j) => (i === j ? 1 : 0)));
   for (const one of crosses ? [...below, layer] : below) {
     const before = reached;
@@ -266,7 +272,7 @@ async function rolledOut(layers, number) {
       if (i % 16 === 15) await new Promise((done) => setTimeout(done));
     }
   }
-  return { size: [rows, columns], at: (/** @type {number} */ i, /** @type {number} */ j) => reached[i][j], exact: true };
+  return { size: [rows, columns], at: (/** @type {number} */ i, /** @type {number} */ j) => reached[i][j], exact: true, coarse: false };
 }
 
 /** @param {number[]} size @param {(i: number, j: number) => number} at @param {string} what @returns {number[]} */

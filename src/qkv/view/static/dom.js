@@ -1,5 +1,7 @@
 // Building the document. Text only becomes text nodes and attributes: no token can turn into markup.
 
+import { revived } from "./numbers.js";
+
 /** @typedef {Record<string, string | number>} Attributes */
 
 /**
@@ -62,6 +64,11 @@ export function byId(id) {
   const node = document.getElementById(id);
   if (!node) throw new Error(`the page has no #${id}`);
   return node;
+}
+
+/** What the page was made with. @returns {any} */
+export function pageData() {
+  return revived(JSON.parse(byId("data").textContent ?? ""));
 }
 
 /** Make the page's button switch between light and dark. */

@@ -1,8 +1,8 @@
 // The page of a running viewer.
 
-import { byId, themed } from "./dom.js";
+import { pageData, themed } from "./dom.js";
 import { remote } from "./remote.js";
 import { start } from "./shell.js";
 
 themed();
-start(remote(), JSON.parse(byId("data").textContent ?? "").ramps);
+start(remote(), pageData().ramps);

@@ -130,12 +130,12 @@ function tracks(pen, field, view, own, cells, level, color) {
   const [entropy, received] = [own.track("entropy", level), own.track("received", level)];
   pen.globalAlpha = 0.6;
   pen.fillStyle = color.accent;
-  if (entropy) drawTrack(pen, entropy, { ...down, base: edge.right, room: right - 16 }, level, false);
+  if (entropy?.length) drawTrack(pen, entropy, { ...down, base: edge.right, room: right - 16 }, level, false);
   if (received) drawTrack(pen, received, { ...across, base: edge.below, room: bottom - 22 }, level, true);
   pen.globalAlpha = 1;
   pen.fillStyle = color.quiet;
   [pen.font, pen.textAlign, pen.textBaseline] = ["11px system-ui, sans-serif", "left", "alphabetic"];
-  if (entropy) named(pen, "entropy", edge.right, cells.top - 8, field.clientWidth);
+  if (entropy?.length) named(pen, "entropy", edge.right, cells.top - 8, field.clientWidth);
   if (received) pen.fillText("received", cells.left, edge.below + bottom - 11);
 }
 

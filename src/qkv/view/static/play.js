@@ -3,7 +3,7 @@
 import { model, run } from "./answering.js";
 import { computed } from "./computed.js";
 import { button, segmented, select, slider } from "./controls.js";
-import { byId, element, themed } from "./dom.js";
+import { byId, element, pageData, themed } from "./dom.js";
 import { NORMALIZERS, SCORES } from "./formulas.js";
 import { start } from "./shell.js";
 
@@ -185,5 +185,5 @@ function drawing(sampling, compute, soon) {
 }
 
 themed();
-const data = JSON.parse(byId("data").textContent ?? "");
+const data = pageData();
 model(data).then((found) => play(found, data.ramps));

@@ -3,7 +3,7 @@
 import { alignment } from "./alignment.js";
 import { gradient } from "./colors.js";
 import { hinted } from "./controls.js";
-import { byId, element, themed, token } from "./dom.js";
+import { byId, element, pageData, themed, token } from "./dom.js";
 import { list } from "./list.js";
 import { figure } from "./numbers.js";
 import { decoded, strongest, weight } from "./sentence.js";
@@ -12,7 +12,7 @@ import { decoded, strongest, weight } from "./sentence.js";
 /** @typedef {import("./sentence.js").Focus} Focus */
 
 /** @type {{ ramps: Record<string, import("./colors.js").Color[]>, sentences: import("./sentence.js").Described[] }} */
-const data = JSON.parse(byId("data").textContent ?? "");
+const data = pageData();
 const ramp = data.ramps.cividis;
 const help =
   "Hover over words, links or cells; click to select one. In the map, use arrow keys, Home and End; Escape clears the selection.";

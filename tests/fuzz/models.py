@@ -74,7 +74,7 @@ def language_model(tokenizer: Tokenizer) -> nn.Module:
 
 
 def reader_of(config: type[ReaderConfig], tokenizer: Tokenizer) -> nn.Module:
-    return reader.build_model(build(config, READER, "model"), tokenizer.size, len(LABELS), tokenizer.unk)
+    return reader.build_model(build(config, READER, "model"), tokenizer.size, LABELS, tokenizer.unk)
 
 
 def _pointer(elements: Any, features: int) -> nn.Module:

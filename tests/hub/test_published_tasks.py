@@ -343,9 +343,3 @@ def test_other_outputs_are_refused_by_name(changes: dict[str, object], named: st
     (tmp_path / "model" / "config.json").write_text(json.dumps(table | changes))
     with pytest.raises(CheckpointError, match=named):
         qkv.load(tmp_path / "model")
-
-
-def test_training_does_not_start_from_a_published_classifier(tmp_path: Path) -> None:
-    (tmp_path / "data.tsv").write_text("good\tthe cat sat\nbad\ta hat\n" * 9)
-    with pytest.raises(CheckpointError, match=r"from: expected a run of `qkv train classify`; got a published model"):
-        qkv.train("classify", data=tmp_path / "data.tsv", start=HERE / "bert_texts", out=tmp_path / "run")

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import tokenizers
 import torch
+from tests.hub.export_scripts import answers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
 import qkv
 from qkv.errors import CheckpointError
+from qkv.tasks.exporting import export
 from qkv.tasks.translate.decoding import Decoding
 
 M2M = Path(__file__).parent / "families" / "m2m_100"
@@ -112,3 +114,17 @@ def test_forced_translations_are_those_of_transformers(tmp_path: Path) -> None:
         expected = model.generate(ids, forced_bos_token_id=code, forced_eos_token_id=None, **options)[0, 1:].tolist()
         written = expected[: expected.index(2)] if 2 in expected else expected
         assert list(answer.target_tokens[:-1]) == ours.tokenizer.pieces(written)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_script_of_an_export_begins_with_the_code_that_is_forced(tmp_path: Path) -> None:
+    for library in ("onnxruntime", "onnxscript"):
+        pytest.importorskip(library)
+    number = tokenizers.Tokenizer.from_file(str(folder_of(tmp_path / "plain", {}) / "tokenizer.json")).token_to_id(
+        "fra_Latn"
+    )
+    folder = folder_of(tmp_path / "forced", {"forced_bos_token_id": number}, tokenizer_class="NllbTokenizer")
+    export(folder, "onnx", tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "about.json").read_text())["forced"] == [number]
+    assert answers(tmp_path / "out", "onnx", TEXT) == qkv.load(folder).translate(TEXT)

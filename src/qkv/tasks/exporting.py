@@ -69,7 +69,10 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
         if to == "transformers":
             files = files_of(trained)
         else:
-            _to_onnx(trained.model, temporary) if to == "onnx" else _to_ctranslate2(trained, facts, temporary)
+            if to == "onnx":
+                _to_onnx(trained.model, temporary)
+            else:
+                _to_ctranslate2(trained, facts, temporary)
             files = plain_files(trained.tokenizer) | {ABOUT: encode(_about(trained.tokenizer, facts), ABOUT)}
         for name, content in files.items():
             write_file(temporary / name, content)
@@ -129,6 +132,9 @@ def _about(tokenizer: Tokenizer, facts: Mapping[str, Any]) -> dict[str, JsonValu
         **_special_tokens(tokenizer),
         "ends": [tokenizer.eos, *tokenizer.other_ends],
         "never_written": list(tokenizer.never_written),
+        "forced": [tokenizer.imported.forced]
+        if tokenizer.imported is not None and tokenizer.imported.forced >= 0
+        else [],
         "tokenizers": [source, "tokenizer.json"],
         **facts,
     }

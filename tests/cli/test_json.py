@@ -98,7 +98,7 @@ def test_a_training_writes_its_events(task: str) -> None:
 
 def test_a_comparison_is_one_object() -> None:
     (found,) = objects("compare", "regress", *TRAININGS["regress"], "--kernel", "gaussian,boxcar", "--out", "compared")
-    assert {"rows", "refused", "missing"} == found.keys()
+    assert {"rows", "p_of", "refused", "missing"} == found.keys()
     assert [row["settings"].keys() for row in found["rows"]] == [{"kernel"}] * 2
 
 

@@ -102,7 +102,7 @@ def test_numbers_that_mislead_a_fit_are_reported(
     path = tmp_path / "t.csv"
     path.write_text("a,b\n" + "".join(f"{number},{n}\n" for n, number in enumerate(numbers)))
     train_run(RECIPE, RECIPE.load_settings({"data": {"data": path, "x": ["a"], "y": "b"}}), tmp_path / "run")
-    said = [line for line in capsys.readouterr().err.splitlines() if "column" in line]
+    said = [line for line in capsys.readouterr().err.splitlines() if 'column "' in line]
     assert [f'{path}: column "a" {words}' in line for line in said] == [True] * (words is not None), said
 
 

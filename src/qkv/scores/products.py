@@ -156,6 +156,7 @@ _SAFE = 1e-12, 1e15
 
 def _divided(x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return x/‖x‖, norm and first divisor; rows whose squares overflow or underflow are divided twice."""
+    x = x if x.stride(-1) == 1 else x.contiguous()  # PyTorch adds squares in an order that depends on the stride
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     least, most = norm.aminmax()
     if _SAFE[0] < least and most < _SAFE[1]:

@@ -310,7 +310,8 @@ def _computed(
 def _gives(vectors: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Return whether queries, keys or values are what a projection gives: no positions or norms were applied."""
     projected = F.linear(x.to(weight.dtype), weight, bias).detach()
-    return torch.allclose(projected.unflatten(-1, (len(vectors), -1)).transpose(0, 1), vectors, rtol=1e-3, atol=1e-4)
+    by_head = projected.unflatten(-1, (len(vectors), -1)).transpose(0, 1)
+    return torch.allclose(by_head.float(), vectors.float(), rtol=1e-3, atol=1e-4)
 
 
 def _formulas(tensors: Tensors, layer: Layer) -> dict[str, Any] | None:

@@ -189,7 +189,7 @@ def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
 def _bind_kernel(problem: Problem, call: Call) -> Callable[[Call, Tensor | None], tuple[Tensor, Tensor]] | None:
     """Return the kernel for calls like this one, differentiable; None if inputs must be converted or padded."""
     products, leading = operands(problem, call), problem.leading
-    if products.query.dtype != problem.dtype or problem.width != problem.value_width:
+    if products.query.dtype != problem.dtype or len({x.shape[-1] for x in products[:3]}) > 1:
         return None
     if not _calls_kernel(problem) or problem.state or problem.positional:
         return None

@@ -47,8 +47,14 @@ def make_shards(folder: Path, jobs: Iterable[ShardJob], processes: int) -> Itera
         running: dict[Future[Shard], int] = {}
         failed: dict[int, QkvError] = {}
         for job in jobs:
-            with spawning():
-                running[pool.submit(_make, folder, job)] = job.number
+            try:
+                with spawning():
+                    running[pool.submit(_make, folder, job)] = job.number
+            except OSError:
+                # The pool found that a process had ended, and closed its pipes, while another one was started.
+                if _some_ended(started):
+                    raise BrokenProcessPool from None
+                raise
             del job  # the pool holds it until its shard is made
             while len(running) == processes and not failed:
                 yield from _ready(running, failed, started)
@@ -94,7 +100,7 @@ def _ready(
             and waits forever if that one held the lock of the tasks.
     """
     ready = wait(running, _LOOK, FIRST_COMPLETED).done
-    if not ready and any(process.exitcode is not None for process in started.values()):
+    if not ready and _some_ended(started):
         raise BrokenProcessPool
     for future in ready:
         number = running.pop(future)
@@ -104,6 +110,10 @@ def _ready(
             failed[number] = error
         else:
             yield number, shard
+
+
+def _some_ended(started: Started) -> bool:
+    return any(process.exitcode is not None for process in started.values())
 
 
 def _begin() -> None:

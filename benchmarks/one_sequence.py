@@ -43,6 +43,10 @@ WARM = 4096
 CASES = [("plain", "contiguous"), ("plain", "zigzag"), ("causal", "contiguous"), ("causal", "zigzag")]
 
 
+_SMALL = 1 << 12
+"""Bytes below which a tensor is not counted."""
+
+
 def _mib(field: str) -> float:
     found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
     assert found is not None
@@ -54,7 +58,7 @@ class Measured(NamedTuple):
 
     Attributes:
         seconds: of processor time.
-        mib: the most bytes of tensors that lived at once and were made in the step, in MiB.
+        mib: the most bytes of tensors of at least 4 KiB that lived at once and were made in the step, in MiB.
         resident: how much the memory of the process grew, in MiB.
         sent, planned: bytes.
     """
@@ -79,6 +83,8 @@ def _measured(step: Callable[[], Any]) -> Measured:
         profiler.export_chrome_trace(file.name)
         events = json.loads(Path(file.name).read_text(encoding="utf-8"))["traceEvents"]
     changes = sorted((event["ts"], event["args"]["Bytes"]) for event in events if event["name"] == "[memory]")
+    # When the few numbers that a process receives are freed depends on the others.
+    changes = [(at, size) for at, size in changes if abs(size) >= _SMALL]
     return Measured(seconds, max(accumulate(size for _, size in changes)) / 2**20, resident)
 
 

@@ -13,7 +13,7 @@ from qkv.normalizers.base import Normalizer
 from qkv.scores.base import Core, Score
 from qkv.scores.pointwise import KERNEL_SHAPES, Pointwise
 from qkv.shapes import Shape
-from qkv.values.execution import Mode
+from qkv.values.execution import Mode, on_host
 
 _CACHE_LINE = 64
 """Bytes of a cache line; PyTorch aligns every allocation to one."""
@@ -95,6 +95,11 @@ class Problem(NamedTuple):
         for size in self.leading:
             count = count * size
         return count
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the tensors lie in the processor's own memory: see `qkv.values.execution.on_host`."""
+        return on_host(torch.device(self.device))
 
     def __str__(self) -> str:
         """Return one line for error messages."""

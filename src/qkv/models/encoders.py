@@ -111,8 +111,9 @@ def encode(
     masks: dict[int | None, Mask | None] = {}  # by how far a block sees
     for block in blocks:
         reach: int | None = block.reach  # type: ignore[assignment]
-        mask = masks.setdefault(reach, self_attention_mask(lengths, reach))
-        x_BSM = block(x_BSM, mask, bias=bias, session=session)
+        if reach not in masks:
+            masks[reach] = self_attention_mask(lengths, reach)
+        x_BSM = block(x_BSM, masks[reach], bias=bias, session=session)
     return x_BSM
 
 

@@ -20,7 +20,7 @@ from qkv.planner.costs import times
 from qkv.planner.registry import ALGORITHMS, BACKENDS, algorithms_of
 from qkv.scores.base import without_autocast
 from qkv.shapes import show
-from qkv.values.execution import on_host, traced
+from qkv.values.execution import traced
 
 QUADRATIC_LIMIT = 1 << 18
 """The most (query, key) pairs per head for which `auto` may hold a full matrix: 512 × 512.
@@ -155,7 +155,7 @@ class Plan:
         declined, chosen = dict(self.declined), self.candidates[0]
         serving = _best_first(_serving(self.problem, self.requested), self.problem)
         others = [algorithm.name for algorithm in serving if algorithm is not chosen and algorithm.name not in declined]
-        on_gpu = not on_host(torch.device(self.problem.device))
+        on_gpu = not self.problem.on_host
         choice = "taken before" if on_gpu else "predicted to be faster than"
         if self.problem.threads > 1 and chosen.alone(self.problem):
             choice = "waits for no other thread, and taken before"
@@ -209,7 +209,7 @@ class Plan:
 
     def _compared(self, other: Algorithm) -> str:
         """Say how long another algorithm takes, as far as what was measured on processors tells."""
-        if not on_host(torch.device(self.problem.device)):
+        if not self.problem.on_host:
             return "serves too"
         return f"serves too, in {max(times(self.problem, other)) / self.microseconds:.1f} times the predicted time"
 
@@ -320,7 +320,7 @@ def _best_first(serving: Sequence[Algorithm], problem: Problem) -> list[Algorith
     """Order algorithms by their largest regret over the processors whose coefficients may apply."""
     if len(serving) < 2:
         return list(serving)
-    if not on_host(torch.device(problem.device)) and any(algorithm.preferred for algorithm in serving):
+    if not problem.on_host and any(algorithm.preferred for algorithm in serving):
         # What was measured on processors tells nothing of a GPU, for which PyTorch's own kernels were written.
         others = [algorithm for algorithm in serving if not algorithm.preferred]
         return [*(algorithm for algorithm in serving if algorithm.preferred), *_best_first(others, problem)]

@@ -20,7 +20,6 @@ from qkv.engine.work import memory_traffic
 from qkv.masks.lower import Visibility
 from qkv.scores.base import HALVES, wide
 from qkv.scores.pointwise import Linear
-from qkv.values.execution import on_host
 
 DENSE_LIMIT = 1 << 22
 """The largest mask or position bias, in numbers over all batch items, that may be materialized as a matrix."""
@@ -59,15 +58,14 @@ def refuses_mechanism(problem: Problem) -> str | None:
 
 
 def _refuses_call(problem: Problem) -> str | None:
-    by_autograd = problem.bias == "learned" and not on_host(torch.device(problem.device))
+    by_autograd = problem.bias == "learned" and not problem.on_host
     if problem.bias.endswith(("learned", "closure")) and not by_autograd:
         return "the fused kernel gives a bias no gradient"
     if problem.state and (not _calls_kernel(problem) or problem.gradient):
         return "the row state is available from the CPU kernel only, and has no gradient"
-    here = on_host(torch.device(problem.device))
-    if here and problem.positional and problem.queries * problem.keys > BIAS_LIMIT:
+    if problem.on_host and problem.positional and problem.queries * problem.keys > BIAS_LIMIT:
         return f"a position bias would be materialized as a matrix of more than {BIAS_LIMIT} pairs"
-    limit = DENSE_LIMIT if here else RESIDENT_LIMIT
+    limit = DENSE_LIMIT if problem.on_host else RESIDENT_LIMIT
     if _written_out(problem) > limit:
         return f"the mask would be materialized as a matrix of more than {limit} numbers"
     if problem.mode == "compiled" and _adds_mask(problem):

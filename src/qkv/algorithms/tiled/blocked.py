@@ -21,7 +21,6 @@ from qkv.engine.tiles import RESIDENT
 from qkv.engine.unchanged import Reads
 from qkv.engine.work import is_hidden, memory_traffic, pairs_of, passes, product_operations
 from qkv.masks.lower import Visibility
-from qkv.values.execution import on_host
 
 
 def refuses(problem: Problem) -> str | None:
@@ -100,7 +99,7 @@ def work(problem: Problem) -> Work:
         f"calls of {problem.core} with hidden pairs": 1 if is_hidden(problem) else 0,
         **memory_traffic(problem),
     }
-    memory = 64 << 20 if on_host(torch.device(problem.device)) else 10 * 4 * RESIDENT.scores
+    memory = 64 << 20 if problem.on_host else 10 * 4 * RESIDENT.scores
     return Work(int(product_operations(problem) * passes(problem)), memory, counts)
 
 

@@ -40,9 +40,10 @@ def score_translations(translator: Any, files: TranslateEvaluation) -> Scored:
     if (message := cut.message(on_command_line("max_tokens"))) is not None:
         note(f"qkv: {message}")
     hypotheses = [translation.text for translation in translations]
-    figures = judge(hypotheses, pairs, files.bleu_tokenize or translator.bleu_tokenize)
+    compared = _words(hypotheses, pairs)
+    figures = _figures(compared, files.bleu_tokenize or translator.bleu_tokenize)
     lines = hypotheses if table is None else map(table.target_text, hypotheses)
-    written, references, _ = _words(hypotheses, pairs)
+    written, references, _ = compared
     sides = list(zip(written, references, strict=True))
     credits: dict[str, Callable[[], list[float]]] = {
         "chrf": lambda: sentence_chrf(written, references),
@@ -65,7 +66,12 @@ def judge(hypotheses: Sequence[str], pairs: Sequence[Pair], bleu_tokenizer: Bleu
         sacreBLEU, chrF, exact match and word error rate (the phone error rate, for phones separated by spaces). Pieces
         that another library marked are joined to words first, which the signatures say.
     """
-    written, references, joined = _words(hypotheses, pairs)
+    return _figures(_words(hypotheses, pairs), bleu_tokenizer)
+
+
+def _figures(compared: tuple[list[str], list[str], str], bleu_tokenizer: BleuTokenizer) -> list[Figure]:
+    """Score what `_words` returns."""
+    written, references, joined = compared
     first = bleu(written, references, bleu_tokenizer)
     figures = [first, *(figure(written, references) for figure in (chrf, exact_match, word_error_rate))]
     return [replace(figure, signature=figure.signature + joined) for figure in figures]

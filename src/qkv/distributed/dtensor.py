@@ -120,7 +120,7 @@ class Items:
         block = Block(range(grid.queries), range(grid.keys), grid, items)
         q, k, v = (division.local(x, 2) for x in tensors)
         output, other = compute_with(mechanism, q, k, v, block, also)
-        # A process without items takes part in the sums of gradients too.
+        # A process without items must still join the reductions of gradients.
         learned = [mechanism.read(place) for place in mechanism.learned()]
         output = division.whole(with_zero_gradients(output, (q, k, v, *learned)), grid.leading)
         if also is None:

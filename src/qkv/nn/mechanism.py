@@ -27,7 +27,12 @@ ATTENTION = "Attention"
 
 
 def score_option(more: str = "", or_else: str | None = None) -> Option:
-    """Return the option of a score: what a model has beside those of the catalog, and its default if it has several."""
+    """Return the setting that chooses a score.
+
+    Args:
+        more: scores that a task has besides those of the catalog, to end the help.
+        or_else: the default, in words, where it depends on the model.
+    """
     help = f"How queries are compared with keys: {SCORES.described()} (a small network){more}"
     return Option(help, topic=ATTENTION, or_else=or_else)
 

@@ -109,6 +109,6 @@ class Tensors:
         at = len(self._bytes)
         array = tensor.contiguous().cpu().numpy()
         numbers = np.frombuffer(array.astype(array.dtype.newbyteorder("<")).tobytes(), np.uint8)
-        # The first bytes of all numbers, then the second ones: exponents resemble each other, and compress well.
+        # Group bytes by significance: the exponents of neighboring numbers are alike, so they compress well.
         self._bytes += numbers.reshape(-1, array.itemsize).T.tobytes()
         return at

@@ -21,7 +21,7 @@ from qkv.engine.problem import Call, Problem
 INTERPRETED = "TRITON_INTERPRET"
 """The variable of the environment by which Triton runs its kernels on the CPU."""
 WIDEST = 256
-"""The widest values whose sums fit into the registers of a program."""
+"""Maximum width of a value: the sums of a tile of rows stay in registers."""
 ROWS, COLUMNS = 16, 128
 """The sizes of a tile; factors are padded to multiples of `COLUMNS`. So each thread scores two columns of every row,
 and loads of factors are a small part of its instructions (`benchmarks.launches.machine_code`)."""
@@ -90,7 +90,7 @@ class _OnDevice(torch.autograd.Function):
 
 
 def _prepare(items: Items) -> dict[str, Any]:
-    """Return the factors of both sides, R features of Q and K rows, padded, and what the kernels take with them."""
+    """Compute the factors of queries and keys, padded, and the other tensors that the kernels read."""
     from qkv.algorithms.additive import triton_kernels as kernels
 
     (count, queries, width), keys = items.query.shape, items.key.shape[1]
@@ -127,7 +127,7 @@ def _of_items(shared: Tensor, index: Tensor | None, count: int) -> Tensor:
 
 
 def _sizes(items: Items, factors: tuple[Tensor, ...]) -> tuple[tuple[int, ...], dict[str, int]]:
-    """Return the last arguments of the kernels that work on tiles."""
+    """Return the sizes and the compile-time constants that end the arguments of a kernel that works on tiles."""
     (left, right, *_), width = factors, items.value.shape[-1]
     sizes = items.query.shape[1], items.key.shape[1], width, left.shape[1], left.shape[2], right.shape[2]
     constants = {"WIDTH": max(16, 1 << (width - 1).bit_length()), "M": ROWS, "N": COLUMNS, "num_warps": WARPS}

@@ -34,7 +34,7 @@ SATURATION, LIMIT, SMALL, CALM = (tl.constexpr(x) for x in (9.02, 26.7, 0.5, 9.7
 CENTER_LIMIT, VECTOR_LIMIT, CAP = (tl.constexpr(x) for x in (131072.0, 4096.0, 2.0**28))
 PRECISION = tl.constexpr("tf32x3")
 """Products of tensor cores with all digits of float32: each factor in two parts, three of the four products."""
-# The polynomial of 2^f − 1 in `qkv.compiled.tanh`.
+# Coefficients of the polynomial for 2^f − 1, as in `qkv.compiled.tanh`.
 T1, T2, T3 = tl.constexpr(0.69314718), tl.constexpr(0.24022649), tl.constexpr(0.05550357)
 T4, T5, T6 = tl.constexpr(0.0096182376), tl.constexpr(0.0013390735), tl.constexpr(0.00015403512)
 
@@ -313,7 +313,7 @@ def query_gradients(
     queries, keys, width, padded, of_left, of_right,
     WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """Accumulate over the keys, for M queries.
+    """Accumulate the gradients of M queries over all keys.
 
     Args:
         left, right, weight, count, value, first, last, top, total, queries, ...: as in `forward`.
@@ -347,7 +347,7 @@ def key_gradients(
     queries, keys, width, padded, of_left, of_right,
     WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """Accumulate over the queries, for M keys: the same tiles, transposed.
+    """Accumulate the gradients of M keys over all queries; tiles are (keys, queries).
 
     Args:
         left, ..., grad, queries, ...: as in `query_gradients`.

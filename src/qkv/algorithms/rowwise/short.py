@@ -295,7 +295,7 @@ class _Bound:
         operands = self.operands(call)
         if not self.problem.gradient:
             return self.converted(self.forward(operands)[0])
-        # What only decides which value is read gets a gradient of zeros.
+        # Under `hard`, queries and keys only select a value: their gradients are 0.
         scored = call.scored() if self._looks_up and not self._as_given else ()
         decide = [x for x in scored if isinstance(x, Tensor) and x.requires_grad]
         output: Tensor = _Short.apply(self, operands, *operands[:_LEARNED], *decide)  # type: ignore[no-untyped-call]

@@ -23,14 +23,14 @@ _IMPLIED = {
     *("target_modules", "exclude_modules", "rank_pattern", "bias", "modules_to_save", "fan_in_fan_out"),
     *("layers_to_transform", "layers_pattern"),
 }
-"""Settings that say which tensors are stored, and how: the tensors show it."""
+"""Settings that the names and shapes of the stored tensors imply."""
 _TRAINING = {
     *("lora_dropout", "inference_mode", "task_type", "auto_mapping", "peft_version", "revision", "loftq_config"),
     *("eva_config", "corda_config", "lora_ga_config", "runtime_config", "megatron_core", "qalora_group_size"),
     "ensure_weight_tying",
 }
 _STARTS = (None, True, False, "gaussian", "orthogonal", "eva")
-"""How training began, where it did not change the model's own weights first."""
+"""Initializations of LoRA that leave the weights of the base model unchanged."""
 _MERGE = "Merge it in PEFT, model.merge_and_unload().save_pretrained(FOLDER), and give that folder."
 
 

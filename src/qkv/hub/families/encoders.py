@@ -293,7 +293,7 @@ _POOLERS: Mapping[str, _Pooler | None] = {
     "distilbert": _Pooler("pre_classifier", "relu", "classifier"),
     "modernbert": None,
 }
-"""None where classifiers of texts and of tokens have the head of the masked language model."""
+"""The pooling layer of each family's classifiers; None if they reuse the head of the masked language model."""
 _POOLS: Mapping[str, Literal["first", "mean"]] = {"cls": "first", "mean": "mean"}
 _Labeling = Literal["classify", "tag"]
 

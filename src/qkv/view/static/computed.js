@@ -143,11 +143,11 @@ export function computed(net, run) {
   };
   const matrix = (/** @type {number} */ l, /** @type {number | null} */ head, /** @type {string} */ quantity) => {
     const key = `${l} ${head} ${quantity}`;
-    const kept = pooled.get(key) ?? made(l, head, quantity);
+    const cached = pooled.get(key) ?? made(l, head, quantity);
     pooled.delete(key);
-    pooled.set(key, kept); // the last used is the last to go
+    pooled.set(key, cached); // the last used is the last to go
     for (const oldest of pooled.keys()) if (pooled.size > MATRICES) pooled.delete(oldest);
-    return kept;
+    return cached;
   };
   /** @type {Answer | null} */
   let before = null;

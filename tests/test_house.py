@@ -29,14 +29,30 @@ PACKAGES = [
 ]
 
 
-def tables(package: str) -> list[dict[str, str]]:
-    """The tables of lazy names in a package's `__init__`."""
-    path = SOURCE.joinpath(*package.split(".")[1:], "__init__.py")
-    found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "lazy" and isinstance(node.args[1], ast.Dict):
-            found.append(ast.literal_eval(node.args[1]))
+def table(package: str) -> dict[str, str]:
+    """The public names in a package's call of `lazy`, and the modules they are imported from; empty without one."""
+    for node in ast.walk(ast.parse(init(package))):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "lazy":
+            listed = ast.literal_eval(node.args[1])
+            return {name: module for module, names in listed.items() for name in names.split()}
+    return {}
+
+
+def typed(package: str) -> dict[str, str]:
+    """The names that type checkers read as public, and the modules they are imported from."""
+    found = {}
+    for node in ast.walk(ast.parse(init(package))):
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+            imports = [part for part in node.body if isinstance(part, ast.ImportFrom)]
+            found |= {name.name: part.module for part in imports for name in part.names if name.asname == name.name}
     return found
+
+
+def init(package: str) -> str:
+    return SOURCE.joinpath(*package.split(".")[1:], "__init__.py").read_text(encoding="utf-8")
+
+
+LAZY = [package for package in PACKAGES if table(package)]
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -46,15 +62,14 @@ def test_public_names_resolve(package: str) -> None:
         assert getattr(module, name) is not None, f"{package}.{name}"
 
 
-@pytest.mark.parametrize("package", [package for package in PACKAGES if tables(package)])
-def test_public_names_are_the_lazy_table(package: str) -> None:
-    (table,) = tables(package)
-    names = importlib.import_module(package).__all__
-    assert sorted(names) == list(names), "sorted, so that a reader finds them"
-    assert set(names) - {"__version__"} == set(table)
+@pytest.mark.parametrize("package", LAZY)
+def test_type_checkers_read_the_public_names(package: str) -> None:
+    public = {name: package if module == f"{package}.{name}" else module for name, module in table(package).items()}
+    assert typed(package) == public
+    assert {*importlib.import_module(package).__all__} - {"__version__"} == set(public)
 
 
-@pytest.mark.parametrize("package", [package for package in PACKAGES if tables(package)])
+@pytest.mark.parametrize("package", LAZY)
 def test_a_listing_shows_the_public_names_and_help_the_classes(package: str) -> None:
     module = importlib.import_module(package)
     assert sorted(dir(module)) == sorted(module.__all__)

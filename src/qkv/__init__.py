@@ -11,93 +11,68 @@ from typing import TYPE_CHECKING
 
 from qkv import forks  # noqa: F401 - registers what ends PyTorch's threads before a fork
 from qkv._lazy import lazy
-from qkv._version import VERSION as __version__
+from qkv._version import VERSION
 from qkv.introspect.display import MapViewer, register_viewer
 
 if TYPE_CHECKING:
-    from qkv import biases, distributed, hub, introspect, masks, nn, normalizers, recording, scores
-    from qkv.errors import QkvError
-    from qkv.functional import attention, attention_with_state, attention_with_weights, explain
-    from qkv.hub.flex.attention import flex_attention
-    from qkv.introspect.lazy_map import attention_map
-    from qkv.normalizers.row_state import RowState, merge
-    from qkv.recording import effects, patch, record
-    from qkv.tasks.check import check
-    from qkv.tasks.compare.call import compare
-    from qkv.tasks.load import load
-    from qkv.tasks.overview import runs
-    from qkv.tasks.prepare.preparing import prepare
-    from qkv.tasks.train import train
+    from qkv import biases as biases
+    from qkv import distributed as distributed
+    from qkv import hub as hub
+    from qkv import introspect as introspect
+    from qkv import masks as masks
+    from qkv import nn as nn
+    from qkv import normalizers as normalizers
+    from qkv import recording as recording
+    from qkv import scores as scores
+    from qkv.errors import QkvError as QkvError
+    from qkv.functional import attention as attention
+    from qkv.functional import attention_with_state as attention_with_state
+    from qkv.functional import attention_with_weights as attention_with_weights
+    from qkv.functional import explain as explain
+    from qkv.hub.flex.attention import flex_attention as flex_attention
+    from qkv.introspect.lazy_map import attention_map as attention_map
+    from qkv.normalizers.row_state import RowState as RowState
+    from qkv.normalizers.row_state import merge as merge
+    from qkv.recording import effects as effects
+    from qkv.recording import patch as patch
+    from qkv.recording import record as record
+    from qkv.tasks.check import check as check
+    from qkv.tasks.compare.call import compare as compare
+    from qkv.tasks.live import live as live
+    from qkv.tasks.load import load as load
+    from qkv.tasks.overview import runs as runs
+    from qkv.tasks.prepare.preparing import prepare as prepare
+    from qkv.tasks.train import train as train
 
-__all__ = [
-    "QkvError",
-    "RowState",
-    "__version__",
-    "attention",
-    "attention_map",
-    "attention_with_state",
-    "attention_with_weights",
-    "biases",
-    "check",
-    "compare",
-    "distributed",
-    "effects",
-    "explain",
-    "flex_attention",
-    "hub",
-    "introspect",
-    "live",
-    "load",
-    "masks",
-    "merge",
-    "nn",
-    "normalizers",
-    "patch",
-    "prepare",
-    "record",
-    "recording",
-    "runs",
-    "scores",
-    "train",
-]
 
-__getattr__ = lazy(
+__version__ = VERSION
+__getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "QkvError": "qkv.errors",
-        "RowState": "qkv.normalizers.row_state",
-        "attention": "qkv.functional",
-        "attention_map": "qkv.introspect.lazy_map",
-        "attention_with_state": "qkv.functional",
-        "attention_with_weights": "qkv.functional",
-        "biases": "qkv.biases",
-        "check": "qkv.tasks.check",
-        "compare": "qkv.tasks.compare.call",
-        "distributed": "qkv.distributed",
-        "effects": "qkv.recording",
-        "explain": "qkv.functional",
-        "flex_attention": "qkv.hub.flex.attention",
-        "hub": "qkv.hub",
-        "introspect": "qkv.introspect",
-        "live": "qkv.tasks.live",
-        "load": "qkv.tasks.load",
-        "masks": "qkv.masks",
-        "merge": "qkv.normalizers.row_state",
-        "nn": "qkv.nn",
-        "normalizers": "qkv.normalizers",
-        "patch": "qkv.recording",
-        "prepare": "qkv.tasks.prepare.preparing",
-        "record": "qkv.recording",
-        "recording": "qkv.recording",
-        "runs": "qkv.tasks.overview",
-        "scores": "qkv.scores",
-        "train": "qkv.tasks.train",
+        "qkv.biases": "biases",
+        "qkv.distributed": "distributed",
+        "qkv.errors": "QkvError",
+        "qkv.functional": "attention attention_with_state attention_with_weights explain",
+        "qkv.hub": "hub",
+        "qkv.hub.flex.attention": "flex_attention",
+        "qkv.introspect": "introspect",
+        "qkv.introspect.lazy_map": "attention_map",
+        "qkv.masks": "masks",
+        "qkv.nn": "nn",
+        "qkv.normalizers": "normalizers",
+        "qkv.normalizers.row_state": "RowState merge",
+        "qkv.recording": "effects patch record recording",
+        "qkv.scores": "scores",
+        "qkv.tasks.check": "check",
+        "qkv.tasks.compare.call": "compare",
+        "qkv.tasks.live": "live",
+        "qkv.tasks.load": "load",
+        "qkv.tasks.overview": "runs",
+        "qkv.tasks.prepare.preparing": "prepare",
+        "qkv.tasks.train": "train",
     },
+    "__version__",
 )
-
-
-def __dir__() -> list[str]:
-    return __all__
 
 
 def _map_viewer() -> MapViewer:

@@ -6,20 +6,28 @@ from importlib import import_module
 from typing import Any
 
 
-def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """Build a package's `__getattr__` from a table of names.
+def lazy(
+    package: str, table: Mapping[str, str], *defined_here: str
+) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """Build what a package needs so that its public names are imported when they are first used.
+
+    Type checkers read the names from imports as themselves, under `TYPE_CHECKING`.
 
     Args:
         package: the package's `__name__`.
-        homes: maps each public name to the module that defines it; `"numpy": "numpy"` means the module itself.
+        table: the public names by the module that defines them; `"numpy": "numpy"` means the module itself.
+        defined_here: further public names, which the package itself defines.
 
     Returns:
-        The function to bind to `__getattr__`.
+        The values of `__getattr__`, `__dir__` and `__all__`.
 
     Example:
-        >>> lazy("qkv", {"nearest": "qkv.errors"})("nearest").__name__
-        'nearest'
+        >>> getattr_, _, names = lazy("qkv", {"qkv.errors": "nearest setting"})
+        >>> getattr_("nearest").__name__, names
+        ('nearest', ['nearest', 'setting'])
     """
+    homes = {name: module for module, names in table.items() for name in names.split()}
+    public = sorted((*homes, *defined_here))
 
     def getattr_(name: str) -> object:
         home = homes.get(name)
@@ -31,7 +39,7 @@ def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
         setattr(sys.modules[package], name, attribute)
         return attribute
 
-    return getattr_
+    return getattr_, lambda: public, public
 
 
 def imported_later(module: str, name: str) -> Callable[[], Any]:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from qkv._lazy import lazy
 
 if TYPE_CHECKING:
-    from qkv.decode.protocol import Hypothesis, Stepper
-
-__all__ = ["Hypothesis", "Stepper"]
-
-__getattr__ = lazy(__name__, {"Hypothesis": "qkv.decode.protocol", "Stepper": "qkv.decode.protocol"})
+    from qkv.decode.protocol import Hypothesis as Hypothesis
+    from qkv.decode.protocol import Stepper as Stepper
 
 
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = lazy(
+    __name__,
+    {
+        "qkv.decode.protocol": "Hypothesis Stepper",
+    },
+)

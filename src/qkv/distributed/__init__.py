@@ -5,27 +5,22 @@ from typing import TYPE_CHECKING
 from qkv._lazy import lazy
 
 if TYPE_CHECKING:
-    from qkv.distributed.fsdp import fully_shard
-    from qkv.distributed.layout import Layout
-    from qkv.distributed.sharding import Shard, ShardPlan, attention, explain, shard
-    from qkv.training.processes import LostProcessError
+    from qkv.distributed.fsdp import fully_shard as fully_shard
+    from qkv.distributed.layout import Layout as Layout
+    from qkv.distributed.sharding import Shard as Shard
+    from qkv.distributed.sharding import ShardPlan as ShardPlan
+    from qkv.distributed.sharding import attention as attention
+    from qkv.distributed.sharding import explain as explain
+    from qkv.distributed.sharding import shard as shard
+    from qkv.training.processes import LostProcessError as LostProcessError
 
-__all__ = ["Layout", "LostProcessError", "Shard", "ShardPlan", "attention", "explain", "fully_shard", "shard"]
 
-__getattr__ = lazy(
+__getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "Layout": "qkv.distributed.layout",
-        "LostProcessError": "qkv.training.processes",
-        "Shard": "qkv.distributed.sharding",
-        "ShardPlan": "qkv.distributed.sharding",
-        "attention": "qkv.distributed.sharding",
-        "explain": "qkv.distributed.sharding",
-        "fully_shard": "qkv.distributed.fsdp",
-        "shard": "qkv.distributed.sharding",
+        "qkv.distributed.fsdp": "fully_shard",
+        "qkv.distributed.layout": "Layout",
+        "qkv.distributed.sharding": "Shard ShardPlan attention explain shard",
+        "qkv.training.processes": "LostProcessError",
     },
 )
-
-
-def __dir__() -> list[str]:
-    return __all__

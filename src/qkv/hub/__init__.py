@@ -5,16 +5,15 @@ from typing import TYPE_CHECKING
 from qkv._lazy import lazy
 
 if TYPE_CHECKING:
-    from qkv.hub.attaching import attach, hypotheses
-    from qkv.hub.families.save import save
+    from qkv.hub.attaching import attach as attach
+    from qkv.hub.attaching import hypotheses as hypotheses
+    from qkv.hub.families.save import save as save
 
-__all__ = ["attach", "hypotheses", "save"]
 
-__getattr__ = lazy(
+__getattr__, __dir__, __all__ = lazy(
     __name__,
-    {"attach": "qkv.hub.attaching", "hypotheses": "qkv.hub.attaching", "save": "qkv.hub.families.save"},
+    {
+        "qkv.hub.attaching": "attach hypotheses",
+        "qkv.hub.families.save": "save",
+    },
 )
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -5,22 +5,17 @@ from typing import TYPE_CHECKING
 from qkv._lazy import lazy
 
 if TYPE_CHECKING:
-    from qkv.introspect.lazy_map import AttentionMap, attention_map
-    from qkv.introspect.rollout import rollout
-    from qkv.introspect.statistics import Statistics
+    from qkv.introspect import rollout as rollout
+    from qkv.introspect.lazy_map import AttentionMap as AttentionMap
+    from qkv.introspect.lazy_map import attention_map as attention_map
+    from qkv.introspect.statistics import Statistics as Statistics
 
-__all__ = ["AttentionMap", "Statistics", "attention_map", "rollout"]
 
-__getattr__ = lazy(
+__getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "AttentionMap": "qkv.introspect.lazy_map",
-        "Statistics": "qkv.introspect.statistics",
-        "attention_map": "qkv.introspect.lazy_map",
-        "rollout": "qkv.introspect.rollout",
+        "qkv.introspect.lazy_map": "AttentionMap attention_map",
+        "qkv.introspect.rollout": "rollout",
+        "qkv.introspect.statistics": "Statistics",
     },
 )
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -5,26 +5,21 @@ from typing import TYPE_CHECKING
 from qkv._lazy import lazy
 
 if TYPE_CHECKING:
-    from qkv.masks.base import Mask
-    from qkv.masks.lower import matrix
-    from qkv.masks.patterns import causal, dense, documents, lengths, span, window
+    from qkv.masks.base import Mask as Mask
+    from qkv.masks.lower import matrix as matrix
+    from qkv.masks.patterns import causal as causal
+    from qkv.masks.patterns import dense as dense
+    from qkv.masks.patterns import documents as documents
+    from qkv.masks.patterns import lengths as lengths
+    from qkv.masks.patterns import span as span
+    from qkv.masks.patterns import window as window
 
-__all__ = ["Mask", "causal", "dense", "documents", "lengths", "matrix", "span", "window"]
 
-__getattr__ = lazy(
+__getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "Mask": "qkv.masks.base",
-        "causal": "qkv.masks.patterns",
-        "dense": "qkv.masks.patterns",
-        "documents": "qkv.masks.patterns",
-        "lengths": "qkv.masks.patterns",
-        "matrix": "qkv.masks.lower",
-        "span": "qkv.masks.patterns",
-        "window": "qkv.masks.patterns",
+        "qkv.masks.base": "Mask",
+        "qkv.masks.lower": "matrix",
+        "qkv.masks.patterns": "causal dense documents lengths span window",
     },
 )
-
-
-def __dir__() -> list[str]:
-    return __all__

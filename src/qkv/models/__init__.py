@@ -5,70 +5,44 @@ from typing import TYPE_CHECKING
 from qkv._lazy import lazy
 
 if TYPE_CHECKING:
-    from qkv.models.configs.language_model import DecoderConfig, RecurrentDecoderConfig
-    from qkv.models.configs.pointer import PointerConfig
-    from qkv.models.configs.reader import ClassifierConfig, ReaderConfig
-    from qkv.models.configs.translator import MonotonicConfig, RecurrentConfig, TransformerConfig
-    from qkv.models.copying import CopyingTranslator
-    from qkv.models.language_model import LanguageModel
-    from qkv.models.monotonic import MonotonicTranslator
-    from qkv.models.parts import TransformerParts
-    from qkv.models.pointer import PointerNetwork
-    from qkv.models.reader import MaskedLanguageModel, TextClassifier, TextTagger
-    from qkv.models.recurrent_language_model import RecurrentLanguageModel
-    from qkv.models.recurrent_translator import RecurrentTranslator
-    from qkv.models.regression import KernelRegression
-    from qkv.models.translator import TransformerTranslator
+    from qkv.models.configs.language_model import DecoderConfig as DecoderConfig
+    from qkv.models.configs.language_model import RecurrentDecoderConfig as RecurrentDecoderConfig
+    from qkv.models.configs.pointer import PointerConfig as PointerConfig
+    from qkv.models.configs.reader import ClassifierConfig as ClassifierConfig
+    from qkv.models.configs.reader import ReaderConfig as ReaderConfig
+    from qkv.models.configs.translator import MonotonicConfig as MonotonicConfig
+    from qkv.models.configs.translator import RecurrentConfig as RecurrentConfig
+    from qkv.models.configs.translator import TransformerConfig as TransformerConfig
+    from qkv.models.copying import CopyingTranslator as CopyingTranslator
+    from qkv.models.language_model import LanguageModel as LanguageModel
+    from qkv.models.monotonic import MonotonicTranslator as MonotonicTranslator
+    from qkv.models.parts import TransformerParts as TransformerParts
+    from qkv.models.pointer import PointerNetwork as PointerNetwork
+    from qkv.models.reader import MaskedLanguageModel as MaskedLanguageModel
+    from qkv.models.reader import TextClassifier as TextClassifier
+    from qkv.models.reader import TextTagger as TextTagger
+    from qkv.models.recurrent_language_model import RecurrentLanguageModel as RecurrentLanguageModel
+    from qkv.models.recurrent_translator import RecurrentTranslator as RecurrentTranslator
+    from qkv.models.regression import KernelRegression as KernelRegression
+    from qkv.models.translator import TransformerTranslator as TransformerTranslator
 
-__all__ = [
-    "ClassifierConfig",
-    "CopyingTranslator",
-    "DecoderConfig",
-    "KernelRegression",
-    "LanguageModel",
-    "MaskedLanguageModel",
-    "MonotonicConfig",
-    "MonotonicTranslator",
-    "PointerConfig",
-    "PointerNetwork",
-    "ReaderConfig",
-    "RecurrentConfig",
-    "RecurrentDecoderConfig",
-    "RecurrentLanguageModel",
-    "RecurrentTranslator",
-    "TextClassifier",
-    "TextTagger",
-    "TransformerConfig",
-    "TransformerParts",
-    "TransformerTranslator",
-]
 
-__getattr__ = lazy(
+__getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "ClassifierConfig": "qkv.models.configs.reader",
-        "CopyingTranslator": "qkv.models.copying",
-        "DecoderConfig": "qkv.models.configs.language_model",
-        "LanguageModel": "qkv.models.language_model",
-        "MaskedLanguageModel": "qkv.models.reader",
-        "MonotonicConfig": "qkv.models.configs.translator",
-        "MonotonicTranslator": "qkv.models.monotonic",
-        "KernelRegression": "qkv.models.regression",
-        "PointerConfig": "qkv.models.configs.pointer",
-        "PointerNetwork": "qkv.models.pointer",
-        "ReaderConfig": "qkv.models.configs.reader",
-        "RecurrentConfig": "qkv.models.configs.translator",
-        "RecurrentDecoderConfig": "qkv.models.configs.language_model",
-        "RecurrentLanguageModel": "qkv.models.recurrent_language_model",
-        "RecurrentTranslator": "qkv.models.recurrent_translator",
-        "TransformerParts": "qkv.models.parts",
-        "TextClassifier": "qkv.models.reader",
-        "TextTagger": "qkv.models.reader",
-        "TransformerConfig": "qkv.models.configs.translator",
-        "TransformerTranslator": "qkv.models.translator",
+        "qkv.models.configs.language_model": "DecoderConfig RecurrentDecoderConfig",
+        "qkv.models.configs.pointer": "PointerConfig",
+        "qkv.models.configs.reader": "ClassifierConfig ReaderConfig",
+        "qkv.models.configs.translator": "MonotonicConfig RecurrentConfig TransformerConfig",
+        "qkv.models.copying": "CopyingTranslator",
+        "qkv.models.language_model": "LanguageModel",
+        "qkv.models.monotonic": "MonotonicTranslator",
+        "qkv.models.parts": "TransformerParts",
+        "qkv.models.pointer": "PointerNetwork",
+        "qkv.models.reader": "MaskedLanguageModel TextClassifier TextTagger",
+        "qkv.models.recurrent_language_model": "RecurrentLanguageModel",
+        "qkv.models.recurrent_translator": "RecurrentTranslator",
+        "qkv.models.regression": "KernelRegression",
+        "qkv.models.translator": "TransformerTranslator",
     },
 )
-
-
-def __dir__() -> list[str]:
-    return __all__

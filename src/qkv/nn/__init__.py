@@ -5,151 +5,84 @@ from typing import TYPE_CHECKING
 from qkv._lazy import lazy
 
 if TYPE_CHECKING:
-    from qkv.nn.attention import Attention
-    from qkv.nn.biases import AlibiBias, BiasModule, BucketedBias, RelativeBias, build_bias
-    from qkv.nn.blocks import BlockCache, Residual, TransformerBlock
-    from qkv.nn.copy import Copyable, CopyHead
-    from qkv.nn.decoding.cache import BatchRows, Memory
-    from qkv.nn.distance_scores import ConcatScore, KernelScore
-    from qkv.nn.dropout import Dropout
-    from qkv.nn.feed_forward import FeedForward, GatedFeedForward
-    from qkv.nn.location import LocationScore, LocationSteps
-    from qkv.nn.mechanism import MechanismConfig
-    from qkv.nn.monotonic import FirstOrder, MonotonicJumps, MonotonicScores, Transitions, ZerothOrder
-    from qkv.nn.multihead import MultiHeadAttention
-    from qkv.nn.non_local import NonLocalBlock
-    from qkv.nn.normalizers import LearnedEntmax, LearnedSigmoid, NormalizerModule, SinkSoftmax
-    from qkv.nn.norms import NormParts, RMSNorm
-    from qkv.nn.pointer import Pointer
-    from qkv.nn.pooling import Pool
-    from qkv.nn.positions import PositionEmbedding, RopeScaling, Rotary, rotary, sinusoidal
-    from qkv.nn.pytorch import TorchMultiheadAttention
-    from qkv.nn.recurrent.lower import RecurrentSelfAttention
-    from qkv.nn.scores import (
-        AdditiveScore,
-        BilinearScore,
-        CosineScore,
-        DotScore,
-        FixedScore,
-        LearnedScore,
-        ScaledDotScore,
-        ScoreModule,
-        build_score,
-    )
+    from qkv.nn.attention import Attention as Attention
+    from qkv.nn.biases import AlibiBias as AlibiBias
+    from qkv.nn.biases import BiasModule as BiasModule
+    from qkv.nn.biases import BucketedBias as BucketedBias
+    from qkv.nn.biases import RelativeBias as RelativeBias
+    from qkv.nn.biases import build_bias as build_bias
+    from qkv.nn.blocks import BlockCache as BlockCache
+    from qkv.nn.blocks import Residual as Residual
+    from qkv.nn.blocks import TransformerBlock as TransformerBlock
+    from qkv.nn.copy import Copyable as Copyable
+    from qkv.nn.copy import CopyHead as CopyHead
+    from qkv.nn.decoding.cache import BatchRows as BatchRows
+    from qkv.nn.decoding.cache import Memory as Memory
+    from qkv.nn.distance_scores import ConcatScore as ConcatScore
+    from qkv.nn.distance_scores import KernelScore as KernelScore
+    from qkv.nn.dropout import Dropout as Dropout
+    from qkv.nn.feed_forward import FeedForward as FeedForward
+    from qkv.nn.feed_forward import GatedFeedForward as GatedFeedForward
+    from qkv.nn.location import LocationScore as LocationScore
+    from qkv.nn.location import LocationSteps as LocationSteps
+    from qkv.nn.mechanism import MechanismConfig as MechanismConfig
+    from qkv.nn.monotonic import FirstOrder as FirstOrder
+    from qkv.nn.monotonic import MonotonicJumps as MonotonicJumps
+    from qkv.nn.monotonic import MonotonicScores as MonotonicScores
+    from qkv.nn.monotonic import Transitions as Transitions
+    from qkv.nn.monotonic import ZerothOrder as ZerothOrder
+    from qkv.nn.multihead import MultiHeadAttention as MultiHeadAttention
+    from qkv.nn.non_local import NonLocalBlock as NonLocalBlock
+    from qkv.nn.normalizers import LearnedEntmax as LearnedEntmax
+    from qkv.nn.normalizers import LearnedSigmoid as LearnedSigmoid
+    from qkv.nn.normalizers import NormalizerModule as NormalizerModule
+    from qkv.nn.normalizers import SinkSoftmax as SinkSoftmax
+    from qkv.nn.norms import NormParts as NormParts
+    from qkv.nn.norms import RMSNorm as RMSNorm
+    from qkv.nn.pointer import Pointer as Pointer
+    from qkv.nn.pooling import Pool as Pool
+    from qkv.nn.positions import PositionEmbedding as PositionEmbedding
+    from qkv.nn.positions import RopeScaling as RopeScaling
+    from qkv.nn.positions import Rotary as Rotary
+    from qkv.nn.positions import rotary as rotary
+    from qkv.nn.positions import sinusoidal as sinusoidal
+    from qkv.nn.pytorch import TorchMultiheadAttention as TorchMultiheadAttention
+    from qkv.nn.recurrent.lower import RecurrentSelfAttention as RecurrentSelfAttention
+    from qkv.nn.scores import AdditiveScore as AdditiveScore
+    from qkv.nn.scores import BilinearScore as BilinearScore
+    from qkv.nn.scores import CosineScore as CosineScore
+    from qkv.nn.scores import DotScore as DotScore
+    from qkv.nn.scores import FixedScore as FixedScore
+    from qkv.nn.scores import LearnedScore as LearnedScore
+    from qkv.nn.scores import ScaledDotScore as ScaledDotScore
+    from qkv.nn.scores import ScoreModule as ScoreModule
+    from qkv.nn.scores import build_score as build_score
 
-__all__ = [
-    "AdditiveScore",
-    "AlibiBias",
-    "Attention",
-    "BatchRows",
-    "BiasModule",
-    "BilinearScore",
-    "BlockCache",
-    "BucketedBias",
-    "ConcatScore",
-    "CopyHead",
-    "Copyable",
-    "CosineScore",
-    "DotScore",
-    "Dropout",
-    "FeedForward",
-    "FirstOrder",
-    "FixedScore",
-    "GatedFeedForward",
-    "KernelScore",
-    "LearnedEntmax",
-    "LearnedScore",
-    "LearnedSigmoid",
-    "LocationScore",
-    "LocationSteps",
-    "MechanismConfig",
-    "Memory",
-    "MonotonicJumps",
-    "MonotonicScores",
-    "MultiHeadAttention",
-    "NonLocalBlock",
-    "NormParts",
-    "NormalizerModule",
-    "Pointer",
-    "Pool",
-    "PositionEmbedding",
-    "RMSNorm",
-    "RecurrentSelfAttention",
-    "RelativeBias",
-    "Residual",
-    "RopeScaling",
-    "Rotary",
-    "ScaledDotScore",
-    "ScoreModule",
-    "SinkSoftmax",
-    "TorchMultiheadAttention",
-    "TransformerBlock",
-    "Transitions",
-    "ZerothOrder",
-    "build_bias",
-    "build_score",
-    "rotary",
-    "sinusoidal",
-]
 
-__getattr__ = lazy(
+__getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "AdditiveScore": "qkv.nn.scores",
-        "AlibiBias": "qkv.nn.biases",
-        "Attention": "qkv.nn.attention",
-        "BiasModule": "qkv.nn.biases",
-        "BilinearScore": "qkv.nn.scores",
-        "BlockCache": "qkv.nn.blocks",
-        "BucketedBias": "qkv.nn.biases",
-        "ConcatScore": "qkv.nn.distance_scores",
-        "CopyHead": "qkv.nn.copy",
-        "Copyable": "qkv.nn.copy",
-        "CosineScore": "qkv.nn.scores",
-        "DotScore": "qkv.nn.scores",
-        "Dropout": "qkv.nn.dropout",
-        "FeedForward": "qkv.nn.feed_forward",
-        "FirstOrder": "qkv.nn.monotonic",
-        "FixedScore": "qkv.nn.scores",
-        "GatedFeedForward": "qkv.nn.feed_forward",
-        "KernelScore": "qkv.nn.distance_scores",
-        "LearnedEntmax": "qkv.nn.normalizers",
-        "LearnedScore": "qkv.nn.scores",
-        "LearnedSigmoid": "qkv.nn.normalizers",
-        "LocationScore": "qkv.nn.location",
-        "LocationSteps": "qkv.nn.location",
-        "MechanismConfig": "qkv.nn.mechanism",
-        "Memory": "qkv.nn.decoding.cache",
-        "MonotonicJumps": "qkv.nn.monotonic",
-        "MonotonicScores": "qkv.nn.monotonic",
-        "MultiHeadAttention": "qkv.nn.multihead",
-        "NonLocalBlock": "qkv.nn.non_local",
-        "NormParts": "qkv.nn.norms",
-        "NormalizerModule": "qkv.nn.normalizers",
-        "Pointer": "qkv.nn.pointer",
-        "Pool": "qkv.nn.pooling",
-        "PositionEmbedding": "qkv.nn.positions",
-        "RMSNorm": "qkv.nn.norms",
-        "RecurrentSelfAttention": "qkv.nn.recurrent.lower",
-        "RelativeBias": "qkv.nn.biases",
-        "Residual": "qkv.nn.blocks",
-        "RopeScaling": "qkv.nn.positions",
-        "Rotary": "qkv.nn.positions",
-        "BatchRows": "qkv.nn.decoding.cache",
-        "ScaledDotScore": "qkv.nn.scores",
-        "ScoreModule": "qkv.nn.scores",
-        "SinkSoftmax": "qkv.nn.normalizers",
-        "TorchMultiheadAttention": "qkv.nn.pytorch",
-        "TransformerBlock": "qkv.nn.blocks",
-        "Transitions": "qkv.nn.monotonic",
-        "ZerothOrder": "qkv.nn.monotonic",
-        "build_bias": "qkv.nn.biases",
-        "build_score": "qkv.nn.scores",
-        "rotary": "qkv.nn.positions",
-        "sinusoidal": "qkv.nn.positions",
+        "qkv.nn.attention": "Attention",
+        "qkv.nn.biases": "AlibiBias BiasModule BucketedBias RelativeBias build_bias",
+        "qkv.nn.blocks": "BlockCache Residual TransformerBlock",
+        "qkv.nn.copy": "CopyHead Copyable",
+        "qkv.nn.decoding.cache": "BatchRows Memory",
+        "qkv.nn.distance_scores": "ConcatScore KernelScore",
+        "qkv.nn.dropout": "Dropout",
+        "qkv.nn.feed_forward": "FeedForward GatedFeedForward",
+        "qkv.nn.location": "LocationScore LocationSteps",
+        "qkv.nn.mechanism": "MechanismConfig",
+        "qkv.nn.monotonic": "FirstOrder MonotonicJumps MonotonicScores Transitions ZerothOrder",
+        "qkv.nn.multihead": "MultiHeadAttention",
+        "qkv.nn.non_local": "NonLocalBlock",
+        "qkv.nn.normalizers": "LearnedEntmax LearnedSigmoid NormalizerModule SinkSoftmax",
+        "qkv.nn.norms": "NormParts RMSNorm",
+        "qkv.nn.pointer": "Pointer",
+        "qkv.nn.pooling": "Pool",
+        "qkv.nn.positions": "PositionEmbedding RopeScaling Rotary rotary sinusoidal",
+        "qkv.nn.pytorch": "TorchMultiheadAttention",
+        "qkv.nn.recurrent.lower": "RecurrentSelfAttention",
+        "qkv.nn.scores": "AdditiveScore BilinearScore CosineScore DotScore FixedScore LearnedScore ScaledDotScore "
+        "ScoreModule build_score",
     },
 )
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -5,27 +5,22 @@ from typing import TYPE_CHECKING
 from qkv._lazy import lazy
 
 if TYPE_CHECKING:
-    from qkv.normalizers.base import Normalizer
-    from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
-    from qkv.normalizers.sparse import Entmax, Sparsemax
+    from qkv.normalizers.base import Normalizer as Normalizer
+    from qkv.normalizers.dense import Hard as Hard
+    from qkv.normalizers.dense import Identity as Identity
+    from qkv.normalizers.dense import Mean as Mean
+    from qkv.normalizers.dense import Sigmoid as Sigmoid
+    from qkv.normalizers.dense import Softmax as Softmax
+    from qkv.normalizers.dense import Sum as Sum
+    from qkv.normalizers.sparse import Entmax as Entmax
+    from qkv.normalizers.sparse import Sparsemax as Sparsemax
 
-__all__ = ["Entmax", "Hard", "Identity", "Mean", "Normalizer", "Sigmoid", "Softmax", "Sparsemax", "Sum"]
 
-__getattr__ = lazy(
+__getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "Entmax": "qkv.normalizers.sparse",
-        "Hard": "qkv.normalizers.dense",
-        "Identity": "qkv.normalizers.dense",
-        "Mean": "qkv.normalizers.dense",
-        "Normalizer": "qkv.normalizers.base",
-        "Sigmoid": "qkv.normalizers.dense",
-        "Softmax": "qkv.normalizers.dense",
-        "Sparsemax": "qkv.normalizers.sparse",
-        "Sum": "qkv.normalizers.dense",
+        "qkv.normalizers.base": "Normalizer",
+        "qkv.normalizers.dense": "Hard Identity Mean Sigmoid Softmax Sum",
+        "qkv.normalizers.sparse": "Entmax Sparsemax",
     },
 )
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -5,26 +5,21 @@ from typing import TYPE_CHECKING
 from qkv._lazy import lazy
 
 if TYPE_CHECKING:
-    from qkv.recording.effects import Effects, effects
-    from qkv.recording.patching import patch
-    from qkv.recording.recorder import record
-    from qkv.recording.trace import Trace
-    from qkv.recording.trace_reader import read
+    from qkv.recording import effects as effects
+    from qkv.recording.effects import Effects as Effects
+    from qkv.recording.patching import patch as patch
+    from qkv.recording.recorder import record as record
+    from qkv.recording.trace import Trace as Trace
+    from qkv.recording.trace_reader import read as read
 
-__all__ = ["Effects", "Trace", "effects", "patch", "read", "record"]
 
-__getattr__ = lazy(
+__getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "Effects": "qkv.recording.effects",
-        "Trace": "qkv.recording.trace",
-        "effects": "qkv.recording.effects",
-        "patch": "qkv.recording.patching",
-        "read": "qkv.recording.trace_reader",
-        "record": "qkv.recording.recorder",
+        "qkv.recording.effects": "Effects effects",
+        "qkv.recording.patching": "patch",
+        "qkv.recording.recorder": "record",
+        "qkv.recording.trace": "Trace",
+        "qkv.recording.trace_reader": "read",
     },
 )
-
-
-def __dir__() -> list[str]:
-    return __all__

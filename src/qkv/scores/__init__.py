@@ -5,47 +5,28 @@ from typing import TYPE_CHECKING
 from qkv._lazy import lazy
 
 if TYPE_CHECKING:
-    from qkv.scores.base import Score
-    from qkv.scores.free import Learned, Uniform
-    from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance
-    from qkv.scores.products import Bilinear, Cosine, Dot, ScaledDot
-    from qkv.scores.sums import Additive, Concat
+    from qkv.scores.base import Score as Score
+    from qkv.scores.free import Learned as Learned
+    from qkv.scores.free import Uniform as Uniform
+    from qkv.scores.kernels import Boxcar as Boxcar
+    from qkv.scores.kernels import Epanechnikov as Epanechnikov
+    from qkv.scores.kernels import Gaussian as Gaussian
+    from qkv.scores.kernels import SquaredDistance as SquaredDistance
+    from qkv.scores.products import Bilinear as Bilinear
+    from qkv.scores.products import Cosine as Cosine
+    from qkv.scores.products import Dot as Dot
+    from qkv.scores.products import ScaledDot as ScaledDot
+    from qkv.scores.sums import Additive as Additive
+    from qkv.scores.sums import Concat as Concat
 
-__all__ = [
-    "Additive",
-    "Bilinear",
-    "Boxcar",
-    "Concat",
-    "Cosine",
-    "Dot",
-    "Epanechnikov",
-    "Gaussian",
-    "Learned",
-    "ScaledDot",
-    "Score",
-    "SquaredDistance",
-    "Uniform",
-]
 
-__getattr__ = lazy(
+__getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "Additive": "qkv.scores.sums",
-        "Bilinear": "qkv.scores.products",
-        "Boxcar": "qkv.scores.kernels",
-        "Concat": "qkv.scores.sums",
-        "Cosine": "qkv.scores.products",
-        "Dot": "qkv.scores.products",
-        "Epanechnikov": "qkv.scores.kernels",
-        "Gaussian": "qkv.scores.kernels",
-        "Learned": "qkv.scores.free",
-        "ScaledDot": "qkv.scores.products",
-        "Score": "qkv.scores.base",
-        "SquaredDistance": "qkv.scores.kernels",
-        "Uniform": "qkv.scores.free",
+        "qkv.scores.base": "Score",
+        "qkv.scores.free": "Learned Uniform",
+        "qkv.scores.kernels": "Boxcar Epanechnikov Gaussian SquaredDistance",
+        "qkv.scores.products": "Bilinear Cosine Dot ScaledDot",
+        "qkv.scores.sums": "Additive Concat",
     },
 )
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -13,22 +13,17 @@ from typing import TYPE_CHECKING
 from qkv._lazy import lazy
 
 if TYPE_CHECKING:
-    from qkv.view.alignment import Alignment
-    from qkv.view.console import terminal
-    from qkv.view.export import html, save
+    from qkv.view.alignment import Alignment as Alignment
+    from qkv.view.console import terminal as terminal
+    from qkv.view.export import html as html
+    from qkv.view.export import save as save
 
-__all__ = ["Alignment", "html", "save", "terminal"]
 
-__getattr__ = lazy(
+__getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "Alignment": "qkv.view.alignment",
-        "html": "qkv.view.export",
-        "save": "qkv.view.export",
-        "terminal": "qkv.view.console",
+        "qkv.view.alignment": "Alignment",
+        "qkv.view.console": "terminal",
+        "qkv.view.export": "html save",
     },
 )
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -62,7 +62,7 @@ def run_of(folder: Path, shape: str, kind: str) -> Path:
     [
         ("grown", "word", "onnx"),
         ("grown", "unigram", "ctranslate2"),
-        ("transformer", "char", "transformers"),
+        ("grown", "char", "transformers"),
         ("gru", "none", "onnx"),
     ],
 )

@@ -295,6 +295,22 @@ def test_old_names_unused_tensors_and_copies(tmp_path: Path) -> None:
     assert torch.equal(other.output.weight, embedding + 1)
 
 
+@pytest.mark.parametrize(
+    ("name", "copy", "original"),
+    [
+        (name, *pair)
+        for name in ("bart", "gpt2", "m2m_100", "marian", "modernbert", "t5", "t5_gated")
+        for pair in FAMILIES[name.partition("_gated")[0]].copies
+    ],
+)
+def test_a_table_stored_under_the_name_of_its_copy(name: str, copy: str, original: str, tmp_path: Path) -> None:
+    shutil.copytree(HERE / name, tmp_path / "model")
+    tensors = safetensors.torch.load_file(HERE / name / WEIGHTS)
+    tensors[copy] = tensors.pop(original)
+    safetensors.torch.save_file(tensors, tmp_path / "model" / WEIGHTS)
+    assert torch.equal(logits_of(load(tmp_path / "model"), inputs()), logits_of(load(HERE / name), inputs()))
+
+
 @pytest.mark.parametrize("name", ["marian", "pegasus"])
 def test_stored_positions_are_the_sinusoids_or_refused(name: str, tmp_path: Path) -> None:
     shutil.copytree(HERE / name, tmp_path / "model")

@@ -1,20 +1,24 @@
-"""The local cache of the library `huggingface_hub`, read without it and without a network."""
+"""Models by name: from the local cache of the library `huggingface_hub`, or downloaded by that library."""
 
 import os
 import re
 from pathlib import Path
 
+from qkv.errors import CheckpointError, UnsupportedError
 from qkv.files import read_file
 from qkv.system import is_file_name
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _LONGEST = 1 << 10
+_READ = ("*.json", "*.safetensors", "*.spm")
+"""The files of a model that are read; those in its folders are the same in other forms, but for small ones."""
 
 
 def cached(run: Path) -> Path:
     """Return the folder in the cache that holds a model of a name such as gpt2 or org/name; else the path itself.
 
-    A folder of that name wins. The revision is `main`, as it was when the library stored it last.
+    The cache is read without the library and without a network. A folder of that name wins. The revision is `main`, as
+    it was when the library stored it last.
 
     Args:
         run: a folder, or a name.
@@ -33,6 +37,37 @@ def cached(run: Path) -> Path:
         return run
     snapshot = model / "snapshots" / revision
     return snapshot if is_file_name(revision) and snapshot.is_dir() else run
+
+
+def downloaded(run: Path) -> Path:
+    """Return the folder in the cache that holds the newest revision of a model, downloaded where it is not yet there.
+
+    A folder of that name wins, and nothing is downloaded for it.
+
+    Args:
+        run: a folder, or a name such as gpt2 or org/name.
+
+    Raises:
+        UnsupportedError: the library `huggingface_hub` is not installed.
+        CheckpointError: the hub has no such model, cannot be reached, or does not let this user read it.
+
+    Example:
+        >>> downloaded(Path("/nowhere"))
+        PosixPath('/nowhere')
+    """
+    name = run.as_posix()
+    if os.path.lexists(run) or _NAME.fullmatch(name) is None:
+        return run
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        hint = "Install it: pip install huggingface_hub. Or copy the folder of the model to this machine."
+        raise UnsupportedError("download", "the library huggingface_hub", "none", hint) from error
+    try:
+        return Path(snapshot_download(name, allow_patterns=[*_READ], ignore_patterns=["*/*.safetensors"]))
+    except (OSError, ValueError) as error:
+        hint = "Check its name, the network, and for models with conditions HF_TOKEN."
+        raise CheckpointError(name, "a model that can be downloaded", str(error)[:300], hint) from error
 
 
 def _cache() -> Path:

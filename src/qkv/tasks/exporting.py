@@ -37,7 +37,7 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
 
     Args:
         run: run folder, whose best checkpoint is used, or one checkpoint in it.
-        to: "ctranslate2", "onnx" or "transformers", without the description: see `qkv.hub.save`.
+        to: "ctranslate2", "onnx" or "transformers".
         out: a folder that does not exist yet.
 
     Returns:
@@ -68,13 +68,13 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
     with new_folder(absolute(out)) as temporary:
         if to == "transformers":
             files = files_of(trained)
+        elif to == "onnx":
+            _to_onnx(trained.model, temporary)
+            files = plain_files(trained.tokenizer)
         else:
-            if to == "onnx":
-                _to_onnx(trained.model, temporary)
-            else:
-                _to_ctranslate2(trained, facts, temporary)
-            files = plain_files(trained.tokenizer) | {ABOUT: encode(_about(trained.tokenizer, facts), ABOUT)}
-        for name, content in files.items():
+            _to_ctranslate2(trained, facts, temporary)
+            files = plain_files(trained.tokenizer)
+        for name, content in {**files, ABOUT: encode(_about(trained.tokenizer, facts), ABOUT)}.items():
             write_file(temporary / name, content)
         script = _SCRIPTS / f"{to}-{facts.get('task')}.txt"
         if script.is_file():  # there is none for a task of the user's own

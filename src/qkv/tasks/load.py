@@ -7,7 +7,9 @@ import torch
 
 from qkv.errors import CheckpointError, expect_name, nearest
 from qkv.files import as_path
+from qkv.hub.cache import downloaded
 from qkv.tasks.answerers import ANSWERERS
+from qkv.tasks.example_run import packaged
 from qkv.tasks.members import members_of
 from qkv.tasks.runs import expect_task, load_trained
 
@@ -25,22 +27,38 @@ Task = Literal["translate", "generate", "fill", "classify", "tag", "point", "reg
 
 # One overload for each task gives editors and type checkers the class of the model.
 @overload
-def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["translate"]) -> "Translator": ...
+def load(
+    run: str | Path, device: str | torch.device = ..., *, task: Literal["translate"], download: bool = ...
+) -> "Translator": ...
 @overload
-def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["generate"]) -> "Generator": ...
+def load(
+    run: str | Path, device: str | torch.device = ..., *, task: Literal["generate"], download: bool = ...
+) -> "Generator": ...
 @overload
-def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["fill"]) -> "MaskFiller": ...
+def load(
+    run: str | Path, device: str | torch.device = ..., *, task: Literal["fill"], download: bool = ...
+) -> "MaskFiller": ...
 @overload
-def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["classify"]) -> "Classifier": ...
+def load(
+    run: str | Path, device: str | torch.device = ..., *, task: Literal["classify"], download: bool = ...
+) -> "Classifier": ...
 @overload
-def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["tag"]) -> "Tagger": ...
+def load(
+    run: str | Path, device: str | torch.device = ..., *, task: Literal["tag"], download: bool = ...
+) -> "Tagger": ...
 @overload
-def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["point"]) -> "ElementPointer": ...
+def load(
+    run: str | Path, device: str | torch.device = ..., *, task: Literal["point"], download: bool = ...
+) -> "ElementPointer": ...
 @overload
-def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["regress"]) -> "Regressor": ...
+def load(
+    run: str | Path, device: str | torch.device = ..., *, task: Literal["regress"], download: bool = ...
+) -> "Regressor": ...
 @overload
-def load(run: str | Path, device: str | torch.device = ..., *, task: None = ...) -> Any: ...
-def load(run: str | Path, device: str | torch.device = "cpu", *, task: Task | None = None) -> Any:
+def load(run: str | Path, device: str | torch.device = ..., *, task: None = ..., download: bool = ...) -> Any: ...
+def load(
+    run: str | Path, device: str | torch.device = "cpu", *, task: Task | None = None, download: bool = False
+) -> Any:
     """Load a trained model with its tokenizer, ready to use.
 
     Args:
@@ -49,10 +67,12 @@ def load(run: str | Path, device: str | torch.device = "cpu", *, task: Task | No
             that `transformers` wrote: GPT-2, GPT-NeoX, Llama, Mistral, Qwen2, Qwen3, Gemma 1 to 3, BERT, RoBERTa,
             XLM-RoBERTa, DistilBERT, ModernBERT, Marian, Pegasus, BART, mBART, M2M-100, NLLB or T5, in safetensors.
             Nothing in it is executed or unpickled. A name such as "gpt2" that is no folder is looked up in the local
-            cache of `huggingface_hub`; nothing is downloaded.
+            cache of `huggingface_hub`.
         device: compute device.
         task: the task that it must have been trained for, by which a type checker knows the class of the model; None
             for any.
+        download: whether a name that is no folder is downloaded by `huggingface_hub` first, in its newest revision;
+            what the cache has already is not. Without it no network is used.
 
     Returns:
         A `Translator`, `Generator`, `MaskFiller`, `Classifier`, `Tagger`, `ElementPointer` or `Regressor`, depending on
@@ -61,6 +81,7 @@ def load(run: str | Path, device: str | torch.device = "cpu", *, task: Task | No
     Raises:
         CheckpointError: the checkpoint is missing, incomplete, corrupted, or of an unknown task or another than `task`.
         ConfigError: there is no such task.
+        UnsupportedError: `download` needs `huggingface_hub`, which is not installed.
 
     Example:
         >>> load("example", task="translate").translate(["Die alte Frau hat einen kleinen Hund gesehen ."])
@@ -71,7 +92,8 @@ def load(run: str | Path, device: str | torch.device = "cpu", *, task: Task | No
     """
     if task is not None:
         expect_name("task", task, ANSWERERS, "a known task")
-    runs = [(path, load_trained(path)) for path in members_of(as_path(run, "run"))]
+    path = packaged(as_path(run, "run"))
+    runs = [(path, load_trained(path)) for path in members_of(downloaded(path) if download else path)]
     trained = runs[0][1]
     if task is not None:
         expect_task(trained, task, f"a checkpoint of `qkv train {task}`")

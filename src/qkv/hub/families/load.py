@@ -209,6 +209,7 @@ def read_folder(folder: Folder) -> Pretrained:
     where, table, weights = str(folder.path / CONFIG), folder.table(CONFIG), folder.weights()
     family = family_of(table, where)
     stored = _with_separate_biases(family.canonical(list(weights.shapes)), weights)
+    stored = _with_originals(family, table, stored, where)
     copies = _possible_copies(family, table, weights, stored)
     single = {name: stored_name for name, stored_name in stored.items() if name not in copies}
     described, needed = _expect_model(table, single, weights, folder)
@@ -303,17 +304,33 @@ def _with_separate_biases(stored: Mapping[str, str], weights: FolderWeights) -> 
     return {**stored, **{name: stored_name for name, stored_name in biases.items() if name in stored}}
 
 
+def _with_originals(family: Family, table: Mapping[str, Any], stored: Mapping[str, str], where: str) -> dict[str, str]:
+    """Use a copy that is stored in place of the tensor that it repeats, as MADLAD's only table of embeddings is."""
+    used = dict(stored)
+    copies = {copy: name for copy, name in _copies(family, table) if copy in stored and name not in stored}
+    config = describe(table, [name for name in stored if name not in copies], where).config
+    read = {name for rule in family.rules(config) for name in rule.theirs}
+    for copy, original in copies.items():
+        if original in read - used.keys() and copy not in read:
+            used[original] = used.pop(copy)
+    return used
+
+
+def _copies(family: Family, table: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return which tensors may repeat another one, and that one: output layers only where they are tied."""
+    untied = table.get("tie_word_embeddings", family.defaults["tie_word_embeddings"]) is False
+    return [(copy, original) for copy, original in family.copies if not (untied and copy in _OUTPUTS)]
+
+
 def _possible_copies(
     family: Family, table: Mapping[str, Any], weights: FolderWeights, stored: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the tensors that by name, shape and type may repeat another one, and that one."""
-    untied = table.get("tie_word_embeddings", family.defaults["tie_word_embeddings"]) is False
     return {
         copy: original
-        for copy, original in family.copies
+        for copy, original in _copies(family, table)
         if copy in stored
         and original in stored
-        and not (untied and copy in _OUTPUTS)
         and weights.shapes[stored[copy]] == weights.shapes[stored[original]]
         and weights.dtypes[stored[copy]] == weights.dtypes[stored[original]]
     }

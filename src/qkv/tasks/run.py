@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from torch import nn
 
-from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, QkvError, on_command_line, setting, spelled
 from qkv.nn.first_batch import start_from_first_batch
 from qkv.nn.mechanism import MechanismConfig
@@ -58,23 +57,6 @@ from qkv.values.devices import as_device
 _MEASURED = 3.0
 """For how many seconds updates are timed."""
 AnyRecipe = Recipe[Any, Any, Any, Any]
-
-
-@runtime_checkable
-class Tokenized(Protocol):
-    """What a task with text reads from its files."""
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Text to tokens and back, stored with the checkpoints."""
-
-
-@runtime_checkable
-class Counted(Protocol):
-    """What a task with text reads, if it counts the unknown tokens."""
-
-    def count_unknown(self) -> Sequence[Unknown]:
-        """Return how many tokens of each part of the text are unknown to the tokenizer."""
 
 
 def checked(
@@ -192,12 +174,13 @@ def _train_one(
     tables = recipe.stored(settings)
     # Those of the tokenizer can follow from the text.
     expect_same_run(folder, recipe.task, {name: tables[name] for name in tables if name != "tokenizer"})
-    tokenizer = first_tokenizer(folder, origin) if "tokenizer" in recipe.tables else None
+    reads_text = "tokenizer" in recipe.tables
+    tokenizer = first_tokenizer(folder, origin) if reads_text else None
     with working("reading the text"):
         text = recipe.read(settings, tokenizer)
-    unknown = text.count_unknown() if isinstance(text, Counted) else ()
+    unknown: Sequence[Unknown] = getattr(text, "count_unknown", tuple)()
     expect_known(unknown)
-    if "tokenizer" in recipe.tables and isinstance(text, Tokenized):
+    if reads_text:
         settings = replace(settings, tokenizer=as_learned(settings.tokenizer, text.tokenizer))
     text = recipe.adapt(text, origin)
     settings = recipe.completed(settings, text)
@@ -211,7 +194,7 @@ def _train_one(
     if origin is None or not origin.weights:
         with working("computing the first batch"):
             start_from_first_batch(model, lambda: first_objective(learned, training))
-    vocabulary = [_vocabulary(text, unknown)] if isinstance(text, Tokenized) else []
+    vocabulary = [_vocabulary(text.tokenizer.size, unknown)] if reads_text else []
     note("; ".join([recipe.summary(text, model), *vocabulary, _size(model)]))
     warn_of_mechanisms(settings.model)
     # PyTorch's optimizers import its compiler, which takes seconds. Imported here, a signal ends the process at
@@ -224,7 +207,7 @@ def _train_one(
         training,
         run=folder,
         config={**_config(recipe, replace(settings, training=training), text), **origin_config(origin)},
-        tokenizer=text.tokenizer.to_json() if isinstance(text, Tokenized) else None,
+        tokenizer=text.tokenizer.to_json() if reads_text else None,
         free=CHANGEABLE,
         added=OLDER_DEFAULTS,
         files=files_read(settings.data),
@@ -259,10 +242,10 @@ def _size(model: nn.Module) -> str:
     return f"{count / 1e6:.1f} million parameters" if count >= 1_000_000 else f"{count:,} parameters"
 
 
-def _vocabulary(text: Tokenized, parts: Sequence[Unknown]) -> str:
+def _vocabulary(size: int, parts: Sequence[Unknown]) -> str:
     unknown = sum(part.unknown for part in parts if part.part.startswith("training"))
     detail = f" ({unknown:,} of the training tokens unknown)" if unknown else ""
-    return f"vocabulary of {text.tokenizer.size:,}{detail}"
+    return f"vocabulary of {size:,}{detail}"
 
 
 def _with_steps(training: Training, task: Task[Any], model: nn.Module, folder: Path) -> Training:

@@ -3,10 +3,10 @@
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from qkv.data import segments
-from qkv.data.choices import LABELED_SHARE, LineKind
+from qkv.data.choices import LABELED_SHARE
 from qkv.data.columns import TextColumns
 from qkv.data.corpus import fingerprint
 from qkv.data.holdout import seen_in_training, split
@@ -19,6 +19,8 @@ from qkv.tasks.python_values import as_source, labeled_line
 from qkv.tasks.settings import Pairs, TokenizerSettings
 from qkv.tasks.tokenizing import Unknown, exceeds, learn_tokenizer, sample_of
 
+LabelFiles = Any
+"""The files of a task that labels: a table with `data`, `valid_data`, `longest`, `skip` and `columns`."""
 Labeling = Literal["classify", "tag"]
 _SHORTEST_RUN, _LONGEST_RUN = 3, 6
 """Characters of an n-gram."""
@@ -81,30 +83,6 @@ class LabeledText(NamedTuple):
             Unknown.of(part, (text.ids for text in texts), self.tokenizer.unk, alone=alone)
             for part, texts in parts.items()
         ]
-
-
-class LabelFiles(Protocol):
-    """The settings of labeled data."""
-
-    @property
-    def data(self) -> Any:
-        """The texts: a file, or values."""
-
-    @property
-    def valid_data(self) -> Any:
-        """Those to validate on; None to hold some out."""
-
-    @property
-    def longest(self) -> int:
-        """Maximum tokens of a text."""
-
-    @property
-    def skip(self) -> Sequence[LineKind]:
-        """Kinds of lines to leave out."""
-
-    @property
-    def columns(self) -> TextColumns:
-        """The columns of files."""
 
 
 ReadTexts = Callable[[Any, str, TextColumns], list[TextAndLabels]]

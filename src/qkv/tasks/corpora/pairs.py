@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,44 +30,6 @@ class PairLengths(NamedTuple):
     target: NDArray[np.int64]
 
 
-class PairCorpus(Protocol):
-    """Pairs as tokens, each with a number from 0."""
-
-    @property
-    def target_tokens(self) -> int:
-        """The tokens of all targets, with their ends."""
-
-    def __len__(self) -> int:
-        """The number of pairs."""
-
-    def take(self, numbers: Sequence[int]) -> list[Example]:
-        """Return pairs by their numbers, with their line number as `index`."""
-
-    def lengths(self) -> Iterable[PairLengths]:
-        """Yield the lengths of all pairs, part by part."""
-
-    def batches(
-        self, tokens: int, seed: int, epoch: int, rows: int | None = None
-    ) -> "Sequence[Sequence[int]] | PairBatches":
-        """Group the pairs of an epoch by length.
-
-        Args:
-            tokens: maximum number of ids, padding, `bos` and `eos` included, in a batch's source and in its target.
-            seed: random seed of the order.
-            epoch: number of the epoch, from 0.
-            rows: number of pairs in a batch, whatever their size; None for as many as `tokens` allows.
-
-        Raises:
-            ConfigError: a pair is longer than `tokens`.
-        """
-
-    def count_unknown(self, part: str) -> list[Unknown]:
-        """Return how many tokens are unknown; `part` is "training" or "validation"."""
-
-    def right_to_left(self) -> "PairCorpus":
-        """Return the same pairs with the tokens of targets right to left."""
-
-
 @final
 @dataclass(frozen=True)
 class PairsInMemory:
@@ -91,7 +53,7 @@ class PairsInMemory:
         return len(self.examples)
 
     def take(self, numbers: Sequence[int]) -> list[Example]:
-        """Return pairs by their numbers."""
+        """Return pairs by their numbers, with their line number as `index`."""
         return [self.examples[number] for number in numbers]
 
     def lengths(self) -> Iterable[PairLengths]:
@@ -191,7 +153,17 @@ class PreparedPairs:
             yield self.lengths_of(np.arange(start, min(start + _PART, len(self)), dtype=np.int64))
 
     def batches(self, tokens: int, seed: int, epoch: int, rows: int | None = None) -> "PairBatches":
-        """Group the pairs of an epoch by length, among `WINDOW` pairs of a computed order."""
+        """Group the pairs of an epoch by length, among `WINDOW` pairs of a computed order.
+
+        Args:
+            tokens: maximum number of ids, padding, `bos` and `eos` included, in a batch's source and in its target.
+            seed: random seed of the order.
+            epoch: number of the epoch, from 0.
+            rows: number of pairs in a batch, whatever their size; None for as many as `tokens` allows.
+
+        Raises:
+            ConfigError: a pair is longer than `tokens`.
+        """
         if rows is None:
             expect_fitting(tokens, self._widest, "the longest pair")
         return PairBatches(self, tokens, rows, f"{self.corpus.manifest.digest}:{seed}:{epoch}")
@@ -213,6 +185,10 @@ class PreparedPairs:
             path = self.corpus.folder / index_name(number)
             raise DataError(Place(path), f"pairs within {end:,} tokens", "one beyond", AGAIN)
         return rows
+
+
+PairCorpus = PairsInMemory | PreparedPairs
+"""Pairs as tokens, each with a number from 0, in memory or on disk."""
 
 
 @final

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from hashlib import sha256
 from random import Random
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -17,51 +17,6 @@ from qkv.data.text import window_shift, windows
 from qkv.data.tokenizer import Tokenizer
 from qkv.tasks.corpora.manifest import VALID_TEXT, Shard
 from qkv.tasks.corpora.prepared import PreparedCorpus, mapped
-
-
-class TextCorpus(Protocol):
-    """A text as tokens."""
-
-    @property
-    def tokens(self) -> int:
-        """How many there are."""
-
-    @property
-    def unknown(self) -> int:
-        """How many of them are unknown."""
-
-    def take(self, starts: Sequence[int], context: int) -> Tensor:
-        """Read windows with the token before each.
-
-        Args:
-            starts: where each window begins.
-            context: number of tokens that each window predicts.
-
-        Returns:
-            (len(starts), context + 1), int64.
-
-        Raises:
-            DataError: a file on disk was altered.
-        """
-
-    def batches(
-        self, context: int, rows: int, order: WindowOrder, seed: int, epoch: int
-    ) -> "Sequence[Sequence[int]] | WindowBatches":
-        """Return where the windows of each batch of an epoch begin.
-
-        Args:
-            context: tokens that a window predicts.
-            rows: windows in a batch.
-            order: "random" or "sequential".
-            seed: random seed.
-            epoch: from 0.
-
-        Raises:
-            DataError: the text is shorter than one window.
-        """
-
-    def lines(self, starts: Sequence[int]) -> list[int]:
-        """Return the line numbers where windows begin, counted over all files."""
 
 
 class TextInMemory(NamedTuple):
@@ -126,7 +81,18 @@ class PreparedText:
         self.unknown = sum(shard.unknown for shard in shards)
 
     def take(self, starts: Sequence[int], context: int) -> Tensor:
-        """Read windows with the token before each, (len(starts), context + 1)."""
+        """Read windows with the token before each.
+
+        Args:
+            starts: where each window begins.
+            context: number of tokens that each window predicts.
+
+        Returns:
+            (len(starts), context + 1), int64.
+
+        Raises:
+            DataError: a file on disk was altered.
+        """
         windows = np.empty((len(starts), context + 1), dtype=np.int64)
         shards: dict[int, NDArray[Any]] = {}
         first_shards = np.searchsorted(self._ends, np.asarray(starts), side="right").tolist()
@@ -144,7 +110,18 @@ class PreparedText:
         return torch.from_numpy(windows)
 
     def batches(self, context: int, rows: int, order: WindowOrder, seed: int, epoch: int) -> "WindowBatches":
-        """Return the batches of an epoch, "random" by a keyed permutation, so that none is listed."""
+        """Return where the windows of each batch of an epoch begin, "random" by a keyed permutation: none is listed.
+
+        Args:
+            context: tokens that a window predicts.
+            rows: windows in a batch.
+            order: "random" or "sequential".
+            seed: random seed.
+            epoch: from 0.
+
+        Raises:
+            DataError: the text is shorter than one window.
+        """
         return WindowBatches(self.tokens, context, rows, order, f"{self._corpus.manifest.digest}:{seed}:{epoch}")
 
     def lines(self, starts: Sequence[int]) -> list[int]:
@@ -174,6 +151,10 @@ class PreparedText:
         corpus.expect_ids(ids, corpus.tokenizer.size)
         held_out = torch.from_numpy(ids.astype(np.int64))
         return TextInMemory(held_out, shard.characters, shard.unknown, corpus.tokenizer), shard.ids.sha256
+
+
+TextCorpus = TextInMemory | PreparedText
+"""A text as tokens, in memory or on disk."""
 
 
 @final

@@ -173,11 +173,11 @@ def rows(error: float = 0.5, milliseconds: float = 1.0) -> list[dict[str, Any]]:
     return [kind | {"pairs": pairs, "milliseconds": ours, "composed": other} for pairs, ours, other in times]
 
 
-def explained(queries: int = 1024) -> plan.Plan:
+def explained(queries: int = 1024, backend: str = "auto") -> plan.Plan:
     plan._cached_plan.cache_clear()
     with fake_cuda(), torch.device("cuda"):
         x = [torch.empty(8, size, 64) for size in (queries, 1024, 1024)]
-        return qkv.explain(*x, score=qkv.scores.Additive(torch.empty(64)))
+        return qkv.explain(*x, score=qkv.scores.Additive(torch.empty(64)), backend=backend)
 
 
 def why_not(chosen: plan.Plan) -> str:
@@ -194,6 +194,17 @@ def test_auto_takes_only_what_is_certified(device: str) -> None:
     for worse, reason in ((rows(error=1.5), "1.5 times the limit"), (rows(milliseconds=2.5), "it took 2.5 ms")):
         certificates.store(device, worse)
         assert reason in why_not(explained())
+
+
+def test_a_backend_asked_for_by_name_says_what_its_certificate_does(device: str) -> None:
+    assert "no certificate of this GPU: run qkv tune --device cuda" in explained(backend=NAME).why
+    for measured, sentence in (
+        (rows(), f"certified on {device} by {certificates.path()}"),
+        (rows(error=1.5), "its errors on this GPU were 1.5 times the limit"),
+        (rows(milliseconds=2.5), "it took 2.5 ms on this GPU, and PyTorch's operators 2"),
+    ):
+        certificates.store(device, measured)
+        assert sentence in explained(backend=NAME).why
 
 
 def test_a_certificate_is_of_these_versions(device: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,9 +76,13 @@ def _times(rows: list[dict[str, Any]], pairs: int) -> tuple[float, float]:
     return nearest["milliseconds"], nearest["composed"]
 
 
-def certified() -> str:
-    """Return the phrase about the certificate that let `auto` take an algorithm."""
-    return f"certified on {this_device()} by {path()}"
+def standing(algorithm: Algorithm, problem: Problem) -> str:
+    """Return what is known here of an algorithm that needs a certificate: what `qkv tune` measured, or what it lacks.
+
+    Args:
+        algorithm, problem: as `refusal` takes them.
+    """
+    return refusal(algorithm, problem) or f"certified on {this_device()} by {path()}"
 
 
 def store(device: str, rows: list[dict[str, Any]]) -> None:

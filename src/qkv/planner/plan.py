@@ -162,10 +162,10 @@ class Plan:
         reason = f"{choice} {', '.join(others)}" if others else "the only one that serves"
         if self.requested != AUTO:
             reason = "requested by name" + (f", and {reason}" if others else "")
-        untried = _UNTRIED if on_gpu else ""
+        tried = _UNTRIED if on_gpu else ""
         if chosen.needs_certificate:
-            untried = certificates.certified() if self.requested == AUTO else "no GPU is known to have run it"
-        return "; ".join(part for part in (f"{reason}: {chosen.summary}", self.facts, untried) if part)
+            tried = certificates.standing(chosen, self.problem)
+        return "; ".join(part for part in (f"{reason}: {chosen.summary}", self.facts, tried) if part)
 
     @property
     def operations(self) -> int:

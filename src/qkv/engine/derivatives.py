@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, Protocol, final
 import torch
 from torch import Tensor
 
+from qkv.engine.dropout import Kept
 from qkv.engine.mechanism import Inputs, Mechanism
 from qkv.engine.ties import shared
-from qkv.engine.tiles import TileSize, TileSlices, Tiling, dropout_factors, take
+from qkv.engine.tiles import TileSize, TileSlices, Tiling, take
 from qkv.linalg.toeplitz import toeplitz, window
 from qkv.masks.base import Bounds, Grid
 from qkv.masks.lower import Kind, Visibility
@@ -277,6 +278,12 @@ class TiledEquation:
         by_index = dict(zip(self.present, tensors, strict=False))
         return Terms(*(by_index.get(index) for index in range(len(Terms._fields))))  # type: ignore[arg-type]
 
+    @cached_property
+    def kept(self) -> Kept | None:
+        """Which weights dropout keeps; None without dropout."""
+        mechanism, grid, seed = self.mechanism, self.visibility.grid, self.constants.seed
+        return None if seed is None else Kept(seed, mechanism.leading, grid.queries, grid.keys, mechanism.dropout)
+
     def tiling(self, tensors: Sequence[Tensor]) -> Tiling:
         """Cut the problem into tiles, small enough for what autograd stores of them."""
         terms, core = self.terms(tensors), self.mechanism.core
@@ -310,8 +317,8 @@ class TiledEquation:
         normalizer = _normalizer(mechanism.normalizer, terms.parameter)
         # A parameter may be wider than the values.
         w = normalizer(s, visible).to(terms.value.dtype)
-        if constants.seed is not None:
-            w = w * dropout_factors(constants.seed, slices, mechanism.leading, queries, mechanism.dropout, w.dtype)
+        if self.kept is not None:
+            w = w * self.kept.factors(w.dtype, *slices)
         return [w @ terms.value if index == 0 else normalizer.state(s, visible).to(w.dtype) for index in self.outputs]
 
 

@@ -7,7 +7,7 @@ bit changes every output bit with probability near one half.
 
 from functools import lru_cache
 from math import prod
-from typing import TypeVar
+from typing import TypeVar, final
 
 import numpy as np
 import torch
@@ -71,7 +71,47 @@ def keep_mask(seed: Tensor, rows: Tensor, keys: Tensor, dropout: float) -> Tenso
         >>> round(keep.double().mean().item(), 2)
         0.75
     """
-    return _keep(seed, _mixed_rows(rows), _mixed_keys(keys), dropout)
+    return _keep(_row_bits(seed, rows), _mixed_keys(keys), dropout)
+
+
+@final
+class Kept:
+    """Which weights of a problem dropout keeps, tile by tile: rows and keys are mixed once, for all tiles.
+
+    Args:
+        seed: one int64.
+        leading, queries, keys: the sizes of the problem.
+        dropout: the probability of dropping a weight.
+
+    Example:
+        >>> Kept(torch.tensor(7), (2,), 3, 8, 0.5).factors(torch.float32, (slice(1),), slice(2)).shape
+        torch.Size([1, 2, 8])
+    """
+
+    def __init__(self, seed: Tensor, leading: Shape, queries: int, keys: int, dropout: float) -> None:
+        rows = torch.arange(prod(leading) * queries, device=seed.device)
+        self.dropout, self.rows = dropout, _row_bits(seed, rows).view(*leading, queries)
+        self.keys = _mixed_keys(torch.arange(keys, device=seed.device))
+
+    def matrix(self) -> Tensor:
+        """Return which weights are kept, (*leading, Q, K)."""
+        return _keep(self.rows, self.keys, self.dropout)
+
+    def factors(
+        self,
+        dtype: torch.dtype,
+        items: tuple[slice, ...] = (),
+        rows: slice | Tensor = slice(None),
+        columns: slice | Tensor = slice(None),
+    ) -> Tensor:
+        """Return the factor of each weight of a tile: 0, or 1/(1 − dropout).
+
+        Args:
+            dtype: of the weights, float32 or float64.
+            items, rows, columns: of the tile; all by default.
+        """
+        keep = _keep(self.rows[(*items, ..., rows)], self.keys[columns], self.dropout)
+        return keep.to(dtype).div_(1 - self.dropout)
 
 
 def keep_matrix(seed: Tensor, leading: Shape, queries: int, keys: int, dropout: float) -> Tensor:
@@ -89,9 +129,7 @@ def keep_matrix(seed: Tensor, leading: Shape, queries: int, keys: int, dropout: 
     rows = prod(leading) * queries
     if _by_numpy(seed, rows, keys):
         return torch.from_numpy(_keep_by_numpy(seed, rows, keys, dropout).reshape(*leading, queries, keys))
-    row_bits = _mixed_rows(torch.arange(rows, device=seed.device))
-    key_bits = _mixed_keys(torch.arange(keys, device=seed.device))
-    return _keep(seed, row_bits.view(*leading, queries), key_bits, dropout)
+    return Kept(seed, leading, queries, keys, dropout).matrix()
 
 
 def factor_matrix(seed: Tensor, leading: Shape, queries: int, keys: int, dropout: float, dtype: torch.dtype) -> Tensor:
@@ -109,7 +147,7 @@ def factor_matrix(seed: Tensor, leading: Shape, queries: int, keys: int, dropout
     if _by_numpy(seed, rows, keys):
         factor = (np.float64 if dtype == torch.float64 else np.float32)(1 / (1 - dropout))
         return torch.from_numpy((_keep_by_numpy(seed, rows, keys, dropout) * factor).reshape(*leading, queries, keys))
-    return keep_matrix(seed, leading, queries, keys, dropout).to(dtype).div_(1 - dropout)
+    return Kept(seed, leading, queries, keys, dropout).factors(dtype)
 
 
 def _by_numpy(seed: Tensor, rows: int, keys: int) -> bool:
@@ -153,10 +191,15 @@ def _mixed_seed(seed: Bits) -> Bits:
     return mix(seed) + mix(seed >> 32)
 
 
-def _keep(seed: Tensor, row_bits: Tensor, key_bits: Tensor, dropout: float) -> Tensor:
+def _row_bits(seed: Tensor, rows: Tensor) -> Tensor:
+    """Return what the bits of all weights of a row have in common, int32."""
     # One number is mixed faster outside of PyTorch's operators.
     seed_bits = _mixed_seed(int(seed)) if has_plain_memory(seed) else _mixed_seed(seed)
-    bits = _mix_int32(mix(row_bits + seed_bits).to(torch.int32)[..., None] + key_bits)
+    return mix(_mixed_rows(rows) + seed_bits).to(torch.int32)
+
+
+def _keep(row_bits: Tensor, key_bits: Tensor, dropout: float) -> Tensor:
+    bits = _mix_int32(row_bits[..., None] + key_bits)
     # The comparison is signed, so both sides are shifted by 2³¹.
     return bits.bitwise_xor_(-(1 << 31)) >= threshold(dropout) - (1 << 31)
 

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.engine.dropout import keep_mask
 from qkv.engine.mechanism import full_rank
 from qkv.linalg.heap import Release
 from qkv.masks.base import Bounds
@@ -241,27 +240,3 @@ def _rows_of(bound: Tensor, rows: slice) -> Tensor:
 def _ends(bound: Tensor) -> tuple[int, int]:
     low, high = bound.aminmax()
     return int(low), int(high)
-
-
-def dropout_factors(
-    seed: Tensor, slices: TileSlices, leading: Shape, queries: int, dropout: float, dtype: torch.dtype
-) -> Tensor:
-    """Return the factor of each weight of a tile under dropout: 0, or 1/(1 − dropout)."""
-    rows, columns = (torch.arange(part.start, part.stop, device=seed.device) for part in slices[1:])
-    return dropout_factors_at(seed, slices.items, rows, columns, leading, queries, dropout, dtype)
-
-
-def dropout_factors_at(
-    seed: Tensor,
-    items: tuple[slice, ...],
-    rows: Tensor,
-    columns: Tensor,
-    leading: Shape,
-    queries: int,
-    dropout: float,
-    dtype: torch.dtype,
-) -> Tensor:
-    """Return the factors of some items, at the positions of rows (h,) and columns (c,)."""
-    problems = torch.arange(prod(leading), device=seed.device).view(leading)[items]
-    keep = keep_mask(seed, problems.unsqueeze(-1) * queries + rows, columns, dropout)
-    return keep.to(dtype).div_(1 - dropout)

@@ -14,9 +14,10 @@ from qkv.algorithms.tiled import position_tiles
 from qkv.algorithms.tiled.cores import CORES, CoreGradients, CoreInputs, subtraction_is_faster
 from qkv.algorithms.tiled.position_tiles import PositionTiles
 from qkv.algorithms.tiled.row_rules import RULES, ScoreRows, Upstream, apply_pointwise, pointwise_gradient
+from qkv.engine.dropout import Kept
 from qkv.engine.mechanism import DIFFERENTIABLE, Gradients, Inputs, Mechanism, row_major, zero_gradients
 from qkv.engine.ties import shared
-from qkv.engine.tiles import TileSlices, Tiling, dropout_factors, take
+from qkv.engine.tiles import TileSlices, Tiling, take
 from qkv.linalg.centering import center
 from qkv.linalg.matmul import batched, contiguous_rows
 from qkv.linalg.toeplitz import diagonal_sums, toeplitz, window
@@ -58,6 +59,8 @@ class Stripes:
         scale, slope = _factor(self.inputs.scale, mechanism.factor), steepness(mechanism.pointwise)
         centered = mechanism.core == "distance" and not subtraction_is_faster(self.inputs.query)
         self.center = center(*self.inputs[:2], scale, slope) if centered else None
+        sizes = mechanism.leading, self.queries, self.keys
+        self.kept = None if inputs.seed is None else Kept(inputs.seed, *sizes, mechanism.dropout)
 
     def forward(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return the output (..., Q, V) and the row state (..., Q), float64, which is empty if not requested."""
@@ -108,10 +111,7 @@ class Stripes:
             visible = torch.ones((1, 1), dtype=torch.bool, device=s.device)
         row = ScoreRows(s, visible, None if inputs.parameter is None else take(inputs.parameter, items))
         w = self.rule.weights(row)
-        seed = inputs.seed
-        factors = None
-        if seed is not None:
-            factors = dropout_factors(seed, slices, mechanism.leading, self.queries, mechanism.dropout, w.dtype)
+        factors = None if self.kept is None else self.kept.factors(w.dtype, *slices)
         return Stripe(operands, core, scale, x, y, row, w, factors)
 
     def _add_bias(self, s: Tensor, slices: TileSlices) -> bool:

@@ -4,6 +4,7 @@ Non-reentrant checkpoints let gradients reach tensors that the function closes o
 """
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,11 +12,12 @@ from torch.utils.checkpoint import checkpoint
 
 from qkv.algorithms.matrix.reference import scores, seen_by
 from qkv.engine.algorithm import Facts, Result
+from qkv.engine.dropout import Kept
 from qkv.engine.mechanism import full_rank
 from qkv.engine.position_bias import PositionBias, bias_tile
 from qkv.engine.problem import Call, Problem
 from qkv.engine.ties import first_equals, shared
-from qkv.engine.tiles import TileSize, TileSlices, Tiling, dropout_factors, take
+from qkv.engine.tiles import TileSize, TileSlices, Tiling, take
 from qkv.engine.unchanged import Reads, tensors_of
 from qkv.linalg.heap import Release
 from qkv.normalizers.base import Normalizer
@@ -45,13 +47,14 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
         bias=full_rank(call.bias, rank + 2) if isinstance(call.bias, Tensor) else call.bias,
     )
     outputs, states, release, reads = [], [], Release(), Reads(tensors_of(call) if problem.gradient else ())
+    kept = _kept(problem, call)
     for slices, visible in tiling:
         if problem.gradient:
             output, state = checkpoint(
-                _recorded_tile, reads, problem, call, slices, visible, release, use_reentrant=False
+                _recorded_tile, reads, problem, call, kept, slices, visible, release, use_reentrant=False
             )
         else:
-            output, state = _tile(problem, call, slices, visible, release)
+            output, state = _tile(problem, call, kept, slices, visible, release)
         outputs.append(output)
         states.append(state)
     if not outputs:
@@ -62,16 +65,19 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     return Result(output, state if problem.state else None)
 
 
-def _recorded_tile(
-    reads: Reads, problem: Problem, call: Call, slices: TileSlices, visible: Tensor | None, release: Release
-) -> tuple[Tensor, Tensor]:
+def _kept(problem: Problem, call: Call) -> Kept | None:
+    sizes = problem.leading, problem.queries, problem.keys
+    return None if call.seed is None else Kept(call.seed, *sizes, call.dropout)
+
+
+def _recorded_tile(reads: Reads, *tile: Any) -> tuple[Tensor, Tensor]:
     """Compute a tile, and record the tensors that it reads."""
     with reads:
-        return _tile(problem, call, slices, visible, release)
+        return _tile(*tile)
 
 
 def _tile(
-    problem: Problem, call: Call, slices: TileSlices, visible: Tensor | None, release: Release
+    problem: Problem, call: Call, kept: Kept | None, slices: TileSlices, visible: Tensor | None, release: Release
 ) -> tuple[Tensor, Tensor]:
     """Return the output (..., h, V) of a tile and its row state (..., h), which is empty if not requested."""
     items, rows, columns = slices
@@ -88,8 +94,8 @@ def _tile(
             s = s + take(call.bias, items, rows, columns)
         normalizer = _select_parameters(call.normalizer, len(problem.leading), items)
         w = normalizer(s, seen_by(call, visible))
-        if call.seed is not None:
-            w = w * dropout_factors(call.seed, slices, problem.leading, problem.queries, call.dropout, w.dtype)
+        if kept is not None:
+            w = w * kept.factors(w.dtype, *slices)
         output = (w @ value.to(w.dtype)).to(query.dtype)
         no_state = s.new_empty(*output.shape[:-2], 0)
         return output, normalizer.state(s, visible) if problem.state else no_state
@@ -125,29 +131,28 @@ def run_traced(problem: Problem, call: Call, facts: Facts = None) -> Result:
     number of rows and all the keys, so that one compilation serves any mask and any number of keys.
     """
     call = call._replace(query=call.query.expand(*problem.leading, *call.query.shape[-2:]))
-    outputs, states = [], []
+    outputs, states, kept = [], [], _kept(problem, call)
     for start in range(0, max(1, problem.queries), ROWS):
         rows = slice(start, min(start + ROWS, problem.queries))
         # Gradients under a transformation are refused by `blocked`, so none is needed here.
         if problem.gradient and problem.mode != "transformed":
-            output, state = checkpoint(_stripe, problem, call, rows, use_reentrant=False)
+            output, state = checkpoint(_stripe, problem, call, kept, rows, use_reentrant=False)
         else:
-            output, state = _stripe(problem, call, rows)
+            output, state = _stripe(problem, call, kept, rows)
         outputs.append(output)
         states.append(state)
     return Result(torch.cat(outputs, -2), torch.cat(states, -1) if problem.state else None)
 
 
-def _stripe(problem: Problem, call: Call, rows: slice) -> tuple[Tensor, Tensor]:
+def _stripe(problem: Problem, call: Call, kept: Kept | None, rows: slice) -> tuple[Tensor, Tensor]:
     """Return the output (..., h, V) of some rows and their row state (..., h)."""
     all_keys = slice(0, problem.keys)
     visible = call.visibility.tile(rows, all_keys)
     part = call._replace(query=call.query[..., rows, :], bias=bias_tile(call.bias, rows, all_keys))
     s = scores(part)
     w = call.normalizer(s, seen_by(part, visible))
-    if call.seed is not None:
-        slices = TileSlices((slice(None),) * len(problem.leading), rows, all_keys)
-        w = w * dropout_factors(call.seed, slices, problem.leading, problem.queries, call.dropout, w.dtype)
+    if kept is not None:
+        w = w * kept.factors(w.dtype, rows=rows)
     output = (w @ call.value.to(w.dtype)).to(call.value.dtype)
     output = output.expand(*problem.leading, *output.shape[-2:])
     if not problem.state:

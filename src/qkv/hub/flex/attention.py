@@ -10,6 +10,7 @@ from torch import Tensor
 from qkv import functional
 from qkv.biases import Bias
 from qkv.engine.describe import draw_seed
+from qkv.engine.dropout import Kept
 from qkv.errors import DtypeError, UnsupportedError
 from qkv.hub.flex import arguments, reads, tiles
 from qkv.hub.flex.biases import bias_of
@@ -330,13 +331,13 @@ def _tiles(
         reads.check([functions.score_expression], mask, grid, functions.score_expression)
     heads = query.shape[1] // max(1, key.shape[1])
     key, value = (x.repeat_interleave(heads, 1) if heads > 1 else x for x in (key, value))
+    seed = draw_seed(options.dropout, options.generator, query.device)
     pairs = tiles.Pairs(
         options.scale,
         _on_tile(functions.score, functions.score_expression),
         None if post_mod is None else tiles.by_pair(post_mod, True),
         mask,
-        options.dropout,
-        draw_seed(options.dropout, options.generator, query.device),
+        None if seed is None else Kept(seed, grid.leading, grid.queries, grid.keys, options.dropout),
         options.backend == "reference",
         outputs.lse,
         outputs.largest,

@@ -13,7 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 from qkv.engine.autograd import differentiable_by
 from qkv.engine.derivatives import COLUMNS, COMPLETE, ROWS, STATE, Cut, gradients_of
-from qkv.engine.tiles import TileSize, TileSlices, Tiling, dropout_factors_at
+from qkv.engine.dropout import Kept
+from qkv.engine.tiles import TileSize, TileSlices, Tiling
 from qkv.engine.unchanged import Reads
 from qkv.errors import DtypeError
 from qkv.hub.flex.captures import Replaced, captured_by
@@ -65,8 +66,7 @@ class Pairs:
         scored: from scaled dot products to scores.
         weighted: from weights to weights; None for the weights themselves.
         mask: which pairs are visible; None for all.
-        dropout: the probability of dropping a weight.
-        seed: of dropout; None without.
+        kept: which weights dropout keeps; None without dropout.
         at_once: whether to compute all rows at once and store them, so that autograd has second derivatives.
         lse: whether log Σ e^s is wanted.
         largest: whether the largest scores are wanted.
@@ -76,8 +76,7 @@ class Pairs:
     scored: OnTile | None
     weighted: OnTile | None
     mask: Mask | None
-    dropout: float
-    seed: Tensor | None
+    kept: Kept | None
     at_once: bool
     lse: bool
     largest: bool
@@ -186,9 +185,8 @@ def _traced_stripe(parts: list[Tensor], pairs: Pairs, grid: Grid, positions: Pos
 
 def _with_gradients(stripes: "BatchStripes", inputs: list[Tensor], visibility: Visibility) -> Results:
     """Compute all stripes, so that the backward pass computes them again."""
-    pairs = stripes.pairs
     captured = captured_by(lambda: stripes.one_pair(inputs))
-    reads = Reads([*inputs, *visibility.tensors(), *(() if pairs.seed is None else (pairs.seed,))])
+    reads = Reads([*inputs, *visibility.tensors()])
     with reads:
         if captured is None:
             # A compiled function, for example, does not show which tensors it reads.
@@ -227,7 +225,7 @@ class BatchStripes:
     def one_pair(self, inputs: list[Tensor]) -> Tensor:
         """Compute the first pair alone; its gradient reaches whatever the functions close over."""
         first = [x.detach()[:1, :1, :1] for x in inputs]
-        pairs = replace(self.pairs, mask=None, seed=None, lse=True)
+        pairs = replace(self.pairs, mask=None, kept=None, lse=True)
         grid = Grid((1, 1), 1, 1, self.grid.device)
         zero = torch.zeros(1, dtype=torch.int64, device=grid.device)
         output, lse, _ = _stripe(first, pairs, grid, Positions(zero, zero), None)
@@ -383,9 +381,8 @@ def _weights(parts: list[Tensor], pairs: Pairs, grid: Grid, positions: Positions
         if pairs.weighted is not None:
             changed = pairs.weighted(w, indices).to(w.dtype).expand(w.shape)
             w = torch.where(visible_part & (s.detach() != -torch.inf), changed, 0.0)
-        if pairs.seed is not None:
-            sizes = grid.leading, grid.queries
-            w = w * dropout_factors_at(pairs.seed, (), rows, columns, *sizes, pairs.dropout, w.dtype)
+        if pairs.kept is not None:
+            w = w * pairs.kept.factors(w.dtype, rows=rows, columns=columns)
         return Results(w, lse, largest)
 
 

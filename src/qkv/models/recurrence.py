@@ -10,7 +10,7 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from qkv.errors import UnsupportedError
 from qkv.linalg.matmul import cached_weight, linear
@@ -124,7 +124,10 @@ def _call_layer(layer: nn.Module, x_BSM: Tensor, lengths: Tensor) -> tuple[Tenso
         states, last = layer(x_BSM)
     else:
         packed, last = layer(pack_padded_sequence(x_BSM, lengths.cpu(), batch_first=True, enforce_sorted=False))
-        states, _ = pad_packed_sequence(packed, batch_first=True, total_length=x_BSM.shape[1])
+        # Rows without their order: PyTorch would copy it to the host, and wait for the layer.
+        by_length = PackedSequence(packed.data, packed.batch_sizes)
+        states, _ = pad_packed_sequence(by_length, batch_first=True, total_length=x_BSM.shape[1])
+        states = states.index_select(0, packed.unsorted_indices)
     final = last[0] if isinstance(last, tuple) else last
     directions = states.shape[-1] // final.shape[-1]
     return states, final[-directions:]

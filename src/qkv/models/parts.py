@@ -1,7 +1,7 @@
 """The parts of a Transformer as one value, from which models trained here and published ones are built."""
 
-from dataclasses import dataclass, field
-from typing import Literal, final
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, final
 
 from torch import Tensor, nn
 
@@ -188,6 +188,19 @@ class TransformerParts:
             if getattr(self, name) < 1:
                 got, hint = f"{getattr(self, name)}", "Heads are as wide as the model's width divided by their number."
                 raise ConfigError(name, "at least 1", got, hint)
+
+    @classmethod
+    def of(cls, config: Any, **others: object) -> "TransformerParts":
+        """Return the parts of a model trained here: what its configuration calls by the same name, and others.
+
+        Args:
+            config: the configuration; heads have keys of their own and divide the width, if others do not say more.
+            others: parts that have another name there, or follow from several settings.
+        """
+        same = {part.name: getattr(config, part.name) for part in fields(cls) if hasattr(config, part.name)}
+        values = {**same, **others}
+        heads = values["heads"]
+        return cls(**{"key_heads": heads, "head_width": config.width // heads, **values})
 
     @property
     def parts(self) -> "TransformerParts":

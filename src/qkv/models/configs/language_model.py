@@ -91,25 +91,14 @@ class DecoderConfig(MechanismConfig):
         positions = PositionParts(self.positions or "none")
         if self.positions == "relative":
             positions = replace(positions, farthest=min(FARTHEST, self.context))
-        return TransformerParts(
-            self.size,
-            self.width,
-            self.heads,
-            self.key_heads or self.heads,
-            self.width // self.heads,
-            self.feed_forward,
-            self.layers,
-            context=self.context,
+        return TransformerParts.of(
+            self,
+            key_heads=self.key_heads or self.heads,
             positions=positions,
-            activation=self.activation,
             attention_bias=self.bias,
             feed_forward_bias=self.bias,
-            window=self.window,
             windowed=() if self.window is None else (True,) * self.layers,
             mechanism=self.replaced(),
-            tied=self.tied,
-            dropout=self.dropout,
-            attention_dropout=self.attention_dropout,
         )
 
 

@@ -109,27 +109,17 @@ class ReaderConfig(MechanismConfig):
         from qkv.models.parts import PositionParts, TransformerParts
 
         attends = self.model == "transformer"
-        heads = self.heads if attends else 1
-        return TransformerParts(
-            self.size,
-            self.width,
-            heads,
-            heads,
-            self.width // heads,
-            self.feed_forward,
-            0 if self.model == "none" else self.layers,
+        return TransformerParts.of(
+            self,
+            heads=self.heads if attends else 1,
+            layers=0 if self.model == "none" else self.layers,
             positions=PositionParts(self.positions if attends else "none"),
             activation="relu",
-            window=self.window,
             mechanism=self.blocks if attends else None,
             embed_scale=self.width**0.5 if attends else 1.0,
             recurrent=None if self.model == "transformer" or self.model == "none" else self.model,  # noqa: PLR1714
             tied=False,
             output_bias=True,
-            labels=self.labels,
-            residual=self.residual,
-            dropout=self.dropout,
-            word_dropout=self.word_dropout,
         )
 
 

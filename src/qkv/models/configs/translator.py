@@ -135,30 +135,17 @@ class TransformerConfig(MechanismConfig):
         from qkv.models.parts import PositionParts, TransformerParts
         from qkv.nn.norms import NormParts
 
-        return TransformerParts(
-            self.size,
-            self.width,
-            self.heads,
-            self.heads,
-            self.width // self.heads,
-            self.feed_forward,
-            self.encoder_layers,
-            decoder_layers=self.decoder_layers,
+        return TransformerParts.of(
+            self,
+            layers=self.encoder_layers,
             norms=NormParts(place="before" if self.norm_first else "after", final=self.norm_first),
             positions=PositionParts(self.positions),
             activation="relu",
-            window=self.window,
             windowed=() if self.window is None else (True,) * max(self.encoder_layers, self.decoder_layers),
             mechanism=self.replaced(),
-            cross=self.cross,
             embed_scale=self.width**0.5,
-            tied=self.tied,
-            source_size=self.source_size,
-            features_mark=self.features_mark,
             recurrent=None if self.encoder == "transformer" else self.encoder,
             output_bias=True,
-            dropout=self.dropout,
-            attention_dropout=self.attention_dropout,
         )
 
     @property

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qkv.decode.choices import Normalization, Stop
 from qkv.decode.likeliest import expect_numbers, likeliest
-from qkv.decode.protocol import BeamStepper, Hypothesis, State, Stepper, as_beam_stepper, start_in
+from qkv.decode.protocol import Hypothesis, State, Stepper, fork, regroup, start_in
 from qkv.decode.walk import as_limits, as_never
 from qkv.errors import ConfigError, expect_name
 from qkv.linalg.session import DecodingSession, opened
@@ -205,7 +205,7 @@ def beam(
         hint = "Use a model with attention, or coverage=0."
         raise ConfigError("coverage", "0 without attention weights", f"{search.ranking.coverage:g}", hint)
     limits = as_limits(limit, source)
-    searcher = _Search(as_beam_stepper(model), search, attended, eos, limits.tolist(), as_never(never, eos))
+    searcher = _Search(model, search, attended, eos, limits.tolist(), as_never(never, eos))
     sources = (limits > 0).nonzero().squeeze(1)
     if sources.numel():
         with opened(session) as current:
@@ -341,7 +341,7 @@ class _Leaf(NamedTuple):
 class _Search(Generic[State]):
     """A search: its settings, and the complete hypotheses found so far for each original row."""
 
-    model: BeamStepper[State]
+    model: Stepper[State]
     search: Beam
     attended: Callable[[State], Tensor] | None
     eos: int
@@ -438,9 +438,9 @@ class _Search(Generic[State]):
         continuing = torch.tensor(sources, dtype=torch.int64, device=device)
         rows = choice.rows[continuing].flatten()
         state = (
-            self.model.fork(frontier.state, continuing, width)
+            fork(self.model, frontier.state, continuing, width)
             if step == 1
-            else self.model.regroup(frontier.state, rows)
+            else regroup(self.model, frontier.state, rows)
         )
         indices = (continuing[:, None] * width + torch.arange(width, device=device)).flatten()
         return _Frontier(

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from qkv.decode.protocol import State, Stepper, as_beam_stepper, start_in
+from qkv.decode.protocol import State, Stepper, fork, regroup, start_in
 from qkv.linalg.session import DecodingSession
 
 
@@ -130,12 +130,11 @@ class Constraining:
 
     def fork(self, state: Constrained, rows: Tensor, width: int) -> Constrained:
         """Take rows, and turn each into several with the same past."""
-        inner = as_beam_stepper(self.model).fork(state.inner, rows, width)
-        return self._taken(inner, state, rows.repeat_interleave(width))
+        return self._taken(fork(self.model, state.inner, rows, width), state, rows.repeat_interleave(width))
 
     def regroup(self, state: Constrained, rows: Tensor) -> Constrained:
         """Take rows of a forked state."""
-        return self._taken(as_beam_stepper(self.model).regroup(state.inner, rows), state, rows)
+        return self._taken(regroup(self.model, state.inner, rows), state, rows)
 
     def _taken(self, inner: State, state: Constrained, rows: Tensor) -> Constrained:
         return Constrained(inner, state.written[rows], state.forced[rows], state.step)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from qkv.decode.choices import Mean
 from qkv.decode.likeliest import log_probabilities
-from qkv.decode.protocol import Stepper, as_beam_stepper, start_in
+from qkv.decode.protocol import Stepper, fork, regroup, start_in
 from qkv.errors import ConfigError, expect_name
 from qkv.linalg.session import DecodingSession
 
@@ -71,10 +71,8 @@ class Ensemble:
 
     def fork(self, state: tuple[Any, ...], rows: Tensor, width: int) -> tuple[Any, ...]:
         """Take rows, and turn each into several with the same past."""
-        models = map(as_beam_stepper, self.models)
-        return tuple(model.fork(part, rows, width) for model, part in zip(models, state, strict=True))
+        return tuple(fork(model, part, rows, width) for model, part in zip(self.models, state, strict=True))
 
     def regroup(self, state: tuple[Any, ...], rows: Tensor) -> tuple[Any, ...]:
         """Take rows of a forked state."""
-        models = map(as_beam_stepper, self.models)
-        return tuple(model.regroup(part, rows) for model, part in zip(models, state, strict=True))
+        return tuple(regroup(model, part, rows) for model, part in zip(self.models, state, strict=True))

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar, final, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
 
@@ -163,42 +163,22 @@ class BeamStepper(Stepper[State], Protocol[State]):
         ...
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Repeating:
-    """Any model as a `BeamStepper`, with a copy of the source for each hypothesis.
+def fork(model: Stepper[State], state: State, rows: Tensor, width: int) -> State:
+    """Take rows of a state, and turn each into several, as `BeamStepper.fork`; of other models with copies of a source.
 
     Args:
-        model: predicts the next token.
+        model: of the state.
+        state, rows, width: as for `BeamStepper.fork`.
     """
-
-    model: Stepper[Any]
-
-    def start(self, source: Tensor, lengths: Tensor) -> Any:
-        """Read the source."""
-        return self.model.start(source, lengths)
-
-    def start_in(self, session: DecodingSession, source: Tensor, lengths: Tensor) -> Any:
-        """Read the source, in a session if the model can use one."""
-        return start_in(session, self.model, source, lengths)
-
-    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Predict the next token."""
-        return self.model.step(tokens, state)
-
-    def select(self, state: Any, rows: Tensor) -> Any:
-        """Take rows."""
-        return self.model.select(state, rows)
-
-    def fork(self, state: Any, rows: Tensor, width: int) -> Any:
-        """Take each row several times."""
-        return self.model.select(state, rows.repeat_interleave(width))
-
-    def regroup(self, state: Any, rows: Tensor) -> Any:
-        """Take rows."""
-        return self.model.select(state, rows)
+    if isinstance(model, BeamStepper):
+        forked: State = model.fork(state, rows, width)
+        return forked
+    return model.select(state, rows.repeat_interleave(width))
 
 
-def as_beam_stepper(model: Stepper[State]) -> BeamStepper[State]:
-    """Return the model itself if it can fork, else a wrapper that copies sources."""
-    return model if isinstance(model, BeamStepper) else Repeating(model)
+def regroup(model: Stepper[State], state: State, rows: Tensor) -> State:
+    """Take rows of a state that `fork` returned, as `BeamStepper.regroup`."""
+    if isinstance(model, BeamStepper):
+        kept: State = model.regroup(state, rows)
+        return kept
+    return model.select(state, rows)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qkv.decode.choices import Mean
 from qkv.decode.greedy import greedy
-from qkv.decode.protocol import Hypothesis, Stepper, as_beam_stepper, start_in
+from qkv.decode.protocol import Hypothesis, Stepper, fork, regroup, start_in
 from qkv.decode.sampling import Sampling, sample
 from qkv.errors import ConfigError, setting
 from qkv.linalg.session import DecodingSession
@@ -265,13 +265,11 @@ class RecordingStepper:
 
     def fork(self, state: RecordedState, rows: Tensor, width: int) -> RecordedState:
         """Select rows, and repeat each for several hypotheses."""
-        model: Any = as_beam_stepper(self.model)
-        return RecordedState(model.fork(state.state, rows, width), state.weights[rows.repeat_interleave(width)])
+        return RecordedState(fork(self.model, state.state, rows, width), state.weights[rows.repeat_interleave(width)])
 
     def regroup(self, state: RecordedState, rows: Tensor) -> RecordedState:
         """Select rows of a forked state."""
-        model: Any = as_beam_stepper(self.model)
-        return RecordedState(model.regroup(state.state, rows), state.weights[rows])
+        return RecordedState(regroup(self.model, state.state, rows), state.weights[rows])
 
 
 def _attended(state: RecordedState | tuple[RecordedState, ...]) -> Tensor:

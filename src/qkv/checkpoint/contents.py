@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import final
 
 from torch import Tensor
 
@@ -149,23 +149,10 @@ def unpack_contents(folder: Path, files: Mapping[str, bytes], tensors: Mapping[s
     )
 
 
-class Renaming(NamedTuple):
-    """A change of names between two versions.
-
-    Attributes:
-        mark: a name that only checkpoints from before the change have.
-        beginnings: what names began with, and begin with today.
-    """
-
-    mark: str
-    beginnings: Mapping[str, str]
-
-
-RENAMINGS = (
-    # Published encoder-decoders: both kinds of translators call the embedding of the target `embed`.
-    Renaming("target_embed.weight", {"embed.": "embed_source.", "target_embed.": "embed."}),
-)
-"""How the names of tensors changed from version to version."""
+_FORMER_NAME = "target_embed.weight"
+_BEGINNINGS = {"embed.": "embed_source.", "target_embed.": "embed."}
+"""What names of tensors began with in published encoder-decoders that have the former name, and begin with today: both
+kinds of translators call the embedding of the target `embed`."""
 
 
 def renamed(names: Iterable[str]) -> dict[str, str]:
@@ -179,11 +166,10 @@ def renamed(names: Iterable[str]) -> dict[str, str]:
         {'embed.weight': 'embed_source.weight', 'target_embed.weight': 'embed.weight'}
     """
     stored = list(names)
+    changes = _BEGINNINGS.items() if _FORMER_NAME in stored else ()
     return {
         name: today + name.removeprefix(before)
-        for change in RENAMINGS
-        if change.mark in stored
-        for before, today in change.beginnings.items()
+        for before, today in changes
         for name in stored
         if name.startswith(before)
     }

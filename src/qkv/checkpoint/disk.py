@@ -83,7 +83,7 @@ def typed(path: Path, expected: str) -> Iterator[None]:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a new file and flush it to disk.
+    """Write a file of a new folder, see `new_folder`, which flushes it to disk.
 
     Args:
         path: a name that does not exist yet.
@@ -92,7 +92,6 @@ def write_file(path: Path, data: bytes) -> None:
     handle = create(path)
     try:
         write_all(handle, data)
-        flush(handle)
     finally:
         os.close(handle)
 
@@ -305,11 +304,12 @@ def _stem(name: str) -> str:
 
 
 @contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
+def new_folder(folder: Path, replaced: Path | None = None) -> Iterator[Path]:
     """Write a folder that exists completely or not at all.
 
     Args:
         folder: a folder that does not exist yet, or is empty; missing parents are created.
+        replaced: the name that an existing folder gets just before the new one takes its place; None if none may exist.
 
     Returns:
         A context manager that yields another folder, which takes the name at the end. If the process is killed
@@ -320,7 +320,8 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """
     make_folder(folder.parent)
     with typed(folder, "a writable folder"):
-        if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
+        is_new = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+        if replaced is None and (folder.is_symlink() or not is_new):
             hint = "Choose another folder: nothing in this one was changed."
             raise CheckpointError(str(folder), "a new or empty folder", "one with contents", hint)
         remove_leftovers(folder.parent, folder.name)
@@ -335,6 +336,8 @@ def new_folder(folder: Path) -> Iterator[Path]:
                 finally:
                     os.close(handle)
             flush_folder(temporary)
+            if replaced is not None:
+                rename(folder, replaced)
             rename(temporary, folder)
             flush_folder(folder.parent)
         except BaseException:

@@ -1,7 +1,7 @@
 """One checkpoint: a folder that is written and replaced atomically."""
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -11,22 +11,12 @@ from torch import Tensor
 
 from qkv.checkpoint import manifest as manifests
 from qkv.checkpoint.contents import Contents, StoredWeights, pack_contents, unpack_contents
-from qkv.checkpoint.disk import (
-    REPLACED,
-    SAVING,
-    FolderReader,
-    make_folder,
-    name_beside,
-    remove_folder,
-    remove_leftovers,
-    typed,
-    write_file,
-)
+from qkv.checkpoint.disk import REPLACED, FolderReader, make_folder, new_folder, remove_folder, typed, write_file
 from qkv.checkpoint.manifest import COPY_AGAIN, MODEL, TRAINER_NUMBERS, TRAINER_TENSORS, Manifest, StoredFile
 from qkv.checkpoint.tensors import read_header, read_tensors, with_tied
 from qkv.errors import CheckpointError
 from qkv.files import absolute
-from qkv.system import flush_folder, make, rename
+from qkv.system import flush_folder, rename
 
 
 def save(folder: Path, contents: Contents, *, replace: bool = False) -> Manifest:
@@ -59,17 +49,13 @@ def save(folder: Path, contents: Contents, *, replace: bool = False) -> Manifest
     make_folder(folder.parent)
     recover(folder)
     occupied = _occupied(folder, replace)
-    remove_leftovers(folder.parent, folder.name)
-    temporary = name_beside(folder, SAVING)
     try:
-        with typed(folder, "a writable folder"):
-            _write(temporary, files | {manifests.NAME: manifest.to_bytes()})
-            if occupied:
-                rename(folder, _replaced(folder))
-            rename(temporary, folder)
-            flush_folder(folder.parent)
+        with new_folder(folder, _replaced(folder) if occupied else None) as temporary:
+            for name, data in (files | {manifests.NAME: manifest.to_bytes()}).items():
+                write_file(temporary / name, data)
     except BaseException:
-        _clean_up(temporary, folder)
+        with suppress(CheckpointError):  # the first error is reported; the next save finds others again
+            recover(folder)
         raise
     if occupied:
         remove_folder(_replaced(folder))
@@ -208,13 +194,6 @@ def _replaced(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}{REPLACED}") if folder.name else folder
 
 
-def _write(folder: Path, files: Mapping[str, bytes]) -> None:
-    make(folder)
-    for name, data in files.items():
-        write_file(folder / name, data)
-    flush_folder(folder)
-
-
 def _occupied(folder: Path, replace: bool) -> bool:
     with typed(folder, "a writable folder"):
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
@@ -230,13 +209,6 @@ def _occupied(folder: Path, replace: bool) -> bool:
         hint = "Choose another folder, or remove this one if it is no longer needed."
         raise CheckpointError(str(folder), "a new folder", "a folder that already contains a checkpoint", hint)
     return True
-
-
-def _clean_up(temporary: Path, folder: Path) -> None:
-    # Report the first error; problems during cleanup are found again by the next save.
-    with suppress(CheckpointError):
-        recover(folder)
-        remove_leftovers(temporary.parent, folder.name)
 
 
 def _manifest(reader: FolderReader) -> Manifest:

@@ -299,9 +299,11 @@ def onednn_serves(x: Tensor, weight: Tensor) -> bool:
     return _fits(x, weight) and _rows_are_disjoint(weight) and _onednn_computes(x, weight)
 
 
-def packed_serves(x: Tensor, weight: Tensor) -> bool:
-    """Return whether a step of a loop computes x·Wᵀ with a packed weight: large, float32, in an eager call."""
-    return _fits(x, weight) and _is_eager_float32(x, weight) and _packed_weight_class() is not None
+def packed_serves(x: Tensor) -> bool:
+    """Return whether a step of a loop computes x·Wᵀ with a packed weight: float32, in an eager call."""
+    if torch.compiler.is_compiling():
+        return False
+    return _is_eager_float32(x, x) and _packed_weight_class() is not None
 
 
 def _fits(x: Tensor, weight: Tensor) -> bool:

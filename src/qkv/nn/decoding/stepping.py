@@ -4,14 +4,15 @@ The modules check their arguments in about a hundred calls per block. With few r
 products. The fused step checks a block once per session, and at each step only that nothing has changed since.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from collections.abc import Sequence
+from operator import attrgetter, is_, methodcaller
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from qkv.algorithms.sdpa.few_queries import LEAST, MOST
+from qkv.algorithms.sdpa.few_queries import MOST
 from qkv.biases import Bias
 from qkv.compiled import available
 from qkv.compiled.strided import StridedArray, as_strided_array
@@ -31,6 +32,7 @@ from qkv.values.rows import real_positions
 if TYPE_CHECKING:
     from qkv.linalg.packed import Affine, Norm
 
+_VERSION, _ADDRESS = attrgetter("_version"), methodcaller("data_ptr")
 _FUSED_MODULES = (
     TransformerBlock,
     MultiHeadAttention,
@@ -86,14 +88,6 @@ def steps(
     return x, tuple(new_caches)
 
 
-class _ModulePart(NamedTuple):
-    """A parameter or submodule, and the entry of its module's table that holds it."""
-
-    table: Mapping[str, Any]
-    name: str
-    value: Any
-
-
 @final
 class _PackedBlock:
     """The parameters of a block in the layout of its fused step, and the modules that they were copied from."""
@@ -114,24 +108,28 @@ class _PackedBlock:
         scales = np.array([_scale(attention), _scale(cross)], np.float32)
         hidden, first = feed.expand.out_features, block.around_self.place == "before"
         self.weights = BlockWeights(*pack(parts), scales, attention.width, hidden, attention.heads, first)
-        self.widest = feed.expand.weight
         self._modules = list(block.modules())
-        tables = [table for module in self._modules for table in (module._parameters, module._modules)]
-        self._entries = [_ModulePart(table, *item) for table in tables for item in table.items()]
-        parameters = list(block.parameters())
+        tables: list[dict[str, Any]] = [
+            table for module in self._modules for table in (module._parameters, module._modules)
+        ]
+        self._tables = [table for table in tables for _ in table]
+        self._names = [name for table in tables for name in table]
+        self._values = [value for table in tables for value in table.values()]
+        self._parameters = list(block.parameters())
+        self._versions = [*map(_VERSION, self._parameters)]
         # The views keep the memory allocated, so that no other parameter can get its address.
-        self._views = [(x, x.detach(), x.data_ptr(), x._version) for x in parameters]
+        self._views = [parameter.detach() for parameter in self._parameters]
+        self._addresses = [*map(_ADDRESS, self._views)]
 
     def unchanged(self) -> bool:
         """Return whether the block still has these plain modules and numbers, and only evaluates."""
-        # Plain loops: this runs for each block of each step, and generators would take three times as long.
-        for table, name, value in self._entries:
-            if table.get(name) is not value:
-                return False
-        for parameter, _, address, version in self._views:
-            if parameter._version != version or parameter.data_ptr() != address:
-                return False
-        return are_plain_in_evaluation(self._modules)
+        # Maps of functions in C: this runs for each block of each step.
+        return (
+            all(map(is_, map(dict.get, self._tables, self._names), self._values))
+            and [*map(_VERSION, self._parameters)] == self._versions
+            and [*map(_ADDRESS, self._parameters)] == self._addresses
+            and are_plain_in_evaluation(self._modules)
+        )
 
 
 @final
@@ -142,13 +140,11 @@ class _CachedBlock:
         self._is_fusable: bool | None = None
         self._packed: _PackedBlock | None = None
 
-    def packed(self, block: TransformerBlock, x: Tensor) -> _PackedBlock | None:
+    def packed(self, block: TransformerBlock) -> _PackedBlock | None:
         """Return the packed parameters; None if the modules must run."""
         if self._packed is not None and self._packed.unchanged():
             return self._packed
         if self._is_fusable is False or not are_plain_in_evaluation(block.modules()):
-            return None
-        if not packed_serves(x, block.feed_forward.expand.weight):
             return None
         self._is_fusable = _is_fusable(block)
         self._packed = _PackedBlock(block) if self._is_fusable else None
@@ -159,16 +155,15 @@ def _packed(
     blocks: Sequence[TransformerBlock], x: Tensor, caches: Sequence[BlockCache], session: DecodingSession
 ) -> list[_PackedBlock] | None:
     """Return the packed blocks if all of them can take fused steps."""
-    if torch.is_grad_enabled() or not _are_fusable_sizes(blocks, x, caches):
+    if torch.is_grad_enabled() or not packed_serves(x) or not _are_fusable_sizes(blocks, x, caches):
         return None
     stack = []
     for block in blocks:
-        packed = session.keep(block, _CachedBlock).packed(block, x)
-        if packed is None:
+        packed = session.keep(block, _CachedBlock).packed(block)
+        if packed is None or packed.weights.width != x.shape[-1]:
             return None
         stack.append(packed)
-    widest = max((packed.widest for packed in stack), key=len)
-    return stack if packed_serves(x, widest) else None
+    return stack
 
 
 def _fused(
@@ -209,7 +204,6 @@ def _are_fusable_sizes(blocks: Sequence[TransformerBlock], x: Tensor, caches: Se
     return size > 0 and all(
         cache.past is not None
         and cache.memory is not None
-        and batch * block.self_attention.heads >= LEAST
         and batch == cache.past.key.shape[0] == cache.memory.key.shape[0]
         and cache.memory.length == size
         and cache.past.arrays is not None

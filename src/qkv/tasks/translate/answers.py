@@ -6,6 +6,7 @@ from typing import Any
 
 from qkv.decode.sampling import RowKeys
 from qkv.errors import on_command_line
+from qkv.linalg.session import DecodingSession
 from qkv.settings import options_of
 from qkv.tasks.answering import Answers, Lines, answered
 from qkv.tasks.drawing import Drawing, alignments
@@ -30,6 +31,7 @@ def open_answers(runs: Sequence[Path], settings: TranslateAnswers) -> Answers:
     examples = () if settings.shards is not None else sentences(runs)
     drawing = Drawing(settings.attention, terminal=settings.show or bool(examples))
     example, outside = all(map(is_example, runs)), False
+    session = DecodingSession()  # of all answers: nothing changes the model
 
     def translated(parts: Iterable[Lines], file: Path | None = None) -> Iterator[str]:
         cut, keys, unknown = CutCounter(), RowKeys(), UnknownCounter(unknown_name(translator.tokenizer.source))
@@ -37,7 +39,9 @@ def open_answers(runs: Sequence[Path], settings: TranslateAnswers) -> Answers:
         def answer(lines: Lines, first: int) -> list[list[Translation]]:
             nonlocal outside
             outside = outside or (example and report_outside_grammar(lines, first, translator.tokenizer))
-            return translator.translate_best(lines, how, attention=drawing.active, first=first, keys=keys)
+            return translator.translate_best(
+                lines, how, attention=drawing.active, first=first, keys=keys, session=session
+            )
 
         for first, results in answered("translating", parts, answer, file):
             if as_json():
@@ -56,7 +60,7 @@ def open_answers(runs: Sequence[Path], settings: TranslateAnswers) -> Answers:
             note(f"qkv: {message}" if file is None else f"qkv: {file}: {message}")
 
     def requested(texts: Sequence[str], request: TranslateRequest) -> list[Mapping[str, object]]:
-        best = translator.translate_best(texts, _decoding(request, unknown_by), keys=RowKeys())
+        best = translator.translate_best(texts, _decoding(request, unknown_by), keys=RowKeys(), session=session)
         return list(map(_object, best))
 
     tabs = translator.table is not None

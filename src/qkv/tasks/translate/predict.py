@@ -18,7 +18,7 @@ from qkv.data.word_table import WordTable
 from qkv.decode.protocol import Hypothesis
 from qkv.decode.sampling import RowKeys
 from qkv.errors import CheckpointError, ConfigError, Place, UnsupportedError, setting
-from qkv.linalg.session import DecodingSession
+from qkv.linalg.session import DecodingSession, opened
 from qkv.metrics.translation import WMT, BleuTokenizer
 from qkv.notebooks import table
 from qkv.settings import build
@@ -279,6 +279,7 @@ class Translator:
         attention: bool = False,
         first: int = 1,
         keys: RowKeys | None = None,
+        session: DecodingSession | None = None,
     ) -> list[list[Translation]]:
         """Return the n best translations of each line.
 
@@ -288,6 +289,7 @@ class Translator:
             attention: whether to compute the attention weights of each target token.
             first: number of the first line, for messages.
             keys: random keys for lines that come part by part, so that a repeated line gets other samples.
+            session: keeps packed weights from call to call, while the model does not change; None for this call alone.
 
         Returns:
             The translations of each line, best first: `how.n_best`, or fewer if there are no more.
@@ -311,7 +313,8 @@ class Translator:
         if how.ban_unknown and (self.tokenizer.unk < 0 or self.tokenizer.unk in self.tokenizer.never_written):
             hint = "Omit it: it has no unknown token."
             raise ConfigError("ban_unknown", "a model that can write an unknown token", self.tokenizer.kind, hint)
-        hypotheses = self._decode_different(sources, how, keys)
+        with opened(session) as open_session:
+            hypotheses = self._decode_different(sources, how, keys, open_session)
         rows = zip(lines, texts, sources, hypotheses, strict=True)
         translations = [
             [self._translation(line, text, source, hypothesis, attention, how) for hypothesis in ranked]
@@ -488,10 +491,10 @@ class Translator:
         return OpenSource(tuple(self.tokenizer.source.encode(text)), ())
 
     def _decode_different(
-        self, sources: Sequence[OpenSource], how: Decoding, keys: RowKeys | None
+        self, sources: Sequence[OpenSource], how: Decoding, keys: RowKeys | None, session: DecodingSession
     ) -> list[list[Hypothesis]]:
         """Decode; of a beam the n best of different texts, for which it is widened where some are the same."""
-        hypotheses = self._decode(sources, how, keys)
+        hypotheses = self._decode(sources, how, keys, session)
         count, width = how.n_best, how.beam
         if count == 1 or how.sampling is not None:
             return hypotheses
@@ -503,7 +506,8 @@ class Translator:
         missing = [index for index, ranked in enumerate(different) if len(ranked) < min(count, len(hypotheses[index]))]
         while missing and width < _WIDER * how.beam:
             width *= 2
-            wider = self._decode([sources[index] for index in missing], replace(how, beam=width, n_best=width), keys)
+            wide = replace(how, beam=width, n_best=width)
+            wider = self._decode([sources[index] for index in missing], wide, keys, session)
             for index, ranked in zip(missing, wider, strict=True):
                 different[index] = of_texts(sources[index], ranked)
             missing = [index for index in missing if len(different[index]) < count]
@@ -529,11 +533,13 @@ class Translator:
             raise ConfigError("prefix", "tokens of the model's vocabulary", repr(written)[:80], hint)
         return ids
 
-    def _decode(self, opened: Sequence[OpenSource], how: Decoding, row_keys: RowKeys | None) -> list[list[Hypothesis]]:
-        sources = [source.ids for source in opened]
+    def _decode(
+        self, encoded: Sequence[OpenSource], how: Decoding, row_keys: RowKeys | None, session: DecodingSession
+    ) -> list[list[Hypothesis]]:
+        sources = [source.ids for source in encoded]
         imported = self.tokenizer.imported
         begins = bool(how.prefix) or (imported is not None and imported.forced >= 0)
-        prefixes = [self._prefix(source, how.prefix or "") for source in opened] if begins else []
+        prefixes = [self._prefix(source, how.prefix or "") for source in encoded] if begins else []
         filled = [index for index, ids in enumerate(sources) if ids]
         hypotheses = [[Hypothesis((), 0.0)] for _ in sources]
         if filled:
@@ -545,12 +551,11 @@ class Translator:
             # A beam repeats each source as many times as it is wide.
             batches = inference_batches([len(ids) * how.beam for ids in filled_sources], _BATCH_TOKENS)
             results = []
-            with DecodingSession() as session:
-                for batch in counted(batches):
-                    batch_sources = [filled_sources[index] for index in batch]
-                    batch_keys = [[row[index] for index in batch] for row in keys]
-                    batch_prefixes = [prefixes[filled[index]] for index in batch] if prefixes else []
-                    results.append(self._decode_batch(batch_sources, batch_keys, batch_prefixes, how, session))
+            for batch in counted(batches):
+                batch_sources = [filled_sources[index] for index in batch]
+                batch_keys = [[row[index] for index in batch] for row in keys]
+                batch_prefixes = [prefixes[filled[index]] for index in batch] if prefixes else []
+                results.append(self._decode_batch(batch_sources, batch_keys, batch_prefixes, how, session))
             for index, ranked in zip(filled, restore_order(batches, results), strict=True):
                 hypotheses[index] = [one.ended_at(self.tokenizer.other_ends) for one in ranked]
         return hypotheses

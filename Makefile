@@ -24,7 +24,7 @@ TRITON := $(shell sed -n 's/^triton = \["\(.*\);.*/\1/p' pyproject.toml)
 RELEASE := $(VENV)/release/$(notdir $(BIN))
 TOOLS   := $(VENV)/release/.ready
 
-HUB_FLOOR := $(shell sed -n 's/^hub = \["transformers>=\(.*\)"\]/\1/p' pyproject.toml)
+HUB_FLOOR := $(shell sed -n 's/^hub = .*"transformers>=\([^"]*\)".*/\1/p' pyproject.toml)
 
 PORTABLE := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 QKV_KERNELS=x86-64-v3
 COMPUTED := $(addprefix tests/,algorithms compiled contract engine linalg masks normalizers scores introspect nn \

@@ -3,6 +3,8 @@
 import importlib.util
 import re
 import shlex
+import shutil
+import subprocess
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -106,3 +108,15 @@ def expect_pip(words: list[str]) -> None:
             assert all(re.search(rf"^{name} = \[", PROJECT, flags=re.MULTILINE) for name in extra.split(",")), word
     if "-c" in words:
         assert (ROOT / words[words.index("-c") + 1]).exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "name"), [("test TORCH=oldest", "torch"), ("test-hub", "transformers"), ("test-gpu", "triton")]
+)
+def test_a_target_installs_the_oldest_release_that_the_project_allows(target: str, name: str, tmp_path: Path) -> None:
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    (floor,) = re.findall(rf'"{name}>=([\d.]+)', PROJECT)
+    command = ["make", "--dry-run", *target.split(), f"VENV={tmp_path / 'venv'}"]
+    lines = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert re.search(rf"{name}[=>]={re.escape(floor)}\b", lines)

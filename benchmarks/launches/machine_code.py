@@ -52,7 +52,7 @@ def machine_code(name: str, target: int) -> tuple[list[tuple[int, str]], dict[st
         (place,): [["tt.divisibility", 16]] for place, kind in enumerate(types.values()) if kind != "constexpr"
     }
     source = ASTSource(kernel, types, constexprs=constants, attrs=aligned)
-    options = {"num_warps": triton.WARPS}
+    options = {"num_warps": triton.WARPS, **triton.FUSED}
     compiled = compiler.compile(source, target=GPUTarget("cuda", target, 32), options=options)
     tools = Path(compiler.__file__).parent / "backends/nvidia/bin"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:

@@ -81,10 +81,8 @@ def test_features_of_every_range(spread: float | str) -> None:
 def test_far_centers_and_large_weights() -> None:
     x = drawn(9, 11)
     assert_like_the_equation([x[0] - 70.0, x[1] + 70.0, x[2], x[3]])
-    # The kernels say how far off gradients are here.
-    steep = [*x[:3], x[3] * torch.tensor([5000.0, 1e-3, 1.0, 1.0, 1.0, 1.0])]
-    exact, literal = (call(steep, None, "reference", dtype)[0] for dtype in (torch.float64, F32))
-    assert (call(steep)[0] - exact).abs().max() <= 4 * (literal - exact).abs().max()
+    # One weight of most rows is nearly 1: the gradient of its score is a difference of two equal numbers.
+    assert_like_the_equation([*x[:3], x[3] * torch.tensor([5000.0, 1e-3, 1.0, 1.0, 1.0, 1.0])])
 
 
 def test_rows_without_keys_give_zero() -> None:

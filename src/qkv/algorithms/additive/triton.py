@@ -27,6 +27,8 @@ ROWS, COLUMNS = 16, 128
 and loads of factors are a small part of its instructions (`benchmarks.launches.machine_code`)."""
 WARPS = 2
 """How many warps of 32 threads compute a tile."""
+FUSED = {"enable_fp_fusion": True}
+"""A product and the sum after it are one instruction, rounded once: from Triton 3.10 on only where it is asked for."""
 
 
 @lru_cache(maxsize=1)
@@ -102,7 +104,7 @@ def _prepare(items: Items) -> dict[str, Any]:
     position = query.new_empty(count, width, dtype=torch.int64)
     ends = query.new_empty(count, 3, dtype=torch.int32)
     kernels.choose[(count,)](
-        query, key, vector, ways, position, ends, queries, keys, width, padded, FEATURES=features, ROWS=rows
+        query, key, vector, ways, position, ends, queries, keys, width, padded, FEATURES=features, ROWS=rows, **FUSED
     )
     sides = []
     for x, sign in ((query, 1), (key, -1)):
@@ -110,7 +112,7 @@ def _prepare(items: Items) -> dict[str, Any]:
         factor = query.new_empty(count, padded, length)
         grid = (-(-length // 32), count, -(-padded // 32))
         kernels.factors[grid](
-            x, vector, ways, weight, factor, x.shape[1], width, padded, length, SIGN=sign, ROWS=32, FEATURES=32
+            x, vector, ways, weight, factor, x.shape[1], width, padded, length, SIGN=sign, ROWS=32, FEATURES=32, **FUSED
         )
         sides.append(factor)
     first, last = (
@@ -126,11 +128,11 @@ def _of_items(shared: Tensor, index: Tensor | None, count: int) -> Tensor:
     return (shared.expand(count, shared.shape[1]) if index is None else shared[index]).contiguous()
 
 
-def _sizes(items: Items, factors: tuple[Tensor, ...]) -> tuple[tuple[int, ...], dict[str, int]]:
+def _sizes(items: Items, factors: tuple[Tensor, ...]) -> tuple[tuple[int, ...], dict[str, Any]]:
     """Return the sizes and the compile-time constants that end the arguments of a kernel that works on tiles."""
     (left, right, *_), width = factors, items.value.shape[-1]
     sizes = items.query.shape[1], items.key.shape[1], width, left.shape[1], left.shape[2], right.shape[2]
-    constants = {"WIDTH": max(16, 1 << (width - 1).bit_length()), "M": ROWS, "N": COLUMNS, "num_warps": WARPS}
+    constants = {"WIDTH": max(16, 1 << (width - 1).bit_length()), "M": ROWS, "N": COLUMNS, "num_warps": WARPS, **FUSED}
     return sizes, constants
 
 
@@ -160,16 +162,22 @@ def _backward(
 
     (left, right, *_), vector, position = prepared["factors"], prepared["vector"], prepared["position"]
     output, top, total = rows
-    delta = (g_output * output).sum(-1)
-    delta = delta if g_lse is None else delta - g_lse.to(delta.dtype)
     value = items.value.contiguous()
     of_query, turn, of_key = torch.zeros_like(left), torch.zeros_like(left), torch.zeros_like(right)
     d_value = torch.empty_like(value)
     sizes, constants = _sizes(items, prepared["factors"])
-    shared = *prepared["factors"], value, *prepared["bounds"], top, total, delta, g_output
+    delta = top.new_empty(2, *top.shape)
+    kernels.deltas[(-(-top.numel() // ROWS),)](
+        output, g_output, delta, top.numel(), sizes[2], WIDTH=constants["WIDTH"], M=ROWS, num_warps=WARPS, **FUSED
+    )
+    delta = delta if g_lse is None else delta - g_lse.to(delta.dtype)
+    shared = *prepared["factors"], value, *prepared["bounds"], top, total
     count = len(value)
-    kernels.query_gradients[(-(-sizes[0] // ROWS), count)](*shared, of_query, turn, *sizes, **constants)
-    kernels.key_gradients[(-(-sizes[1] // ROWS), count)](*shared, of_key, d_value, *sizes, **constants)
+    for kernel, own, length, written in (
+        (kernels.query_gradients, delta[0], sizes[0], (of_query, turn)),
+        (kernels.key_gradients, delta[1], sizes[1], (of_key, d_value)),
+    ):
+        kernel[(-(-length // ROWS), count)](*shared, own, g_output, *written, *sizes, **constants)
 
     def by_feature(sums: Tensor, length: int) -> Tensor:
         return sums.gather(1, position[..., None].expand(*position.shape, sums.shape[2]))[..., :length]

@@ -12,8 +12,9 @@ there), over all queries and keys of an item, of which those that no row sees ar
   last place also near 0 (`qkv.compiled.tanh`); NaN stays NaN.
 
 Where one weight of a row is nearly 1, the gradient of its score is a difference of two equal numbers, the products of
-the output's gradient with value and output. Here their sums have different orders, as in PyTorch's flash kernel; on
-the CPU they have the same. With a vector of 5,000 the gradient of the queries has ten times the error of the equation.
+the output's gradient with value and output. So both are products of tiles, with their factors in the same order, which
+is another one for queries than for keys: in any other order, as in PyTorch's flash kernel, their roundings differ, and
+a vector of 5,000 multiplies the difference.
 
 Features are ordered on the device: first those that need no cap, then those that do, each padded to fours with
 features of weight 0, then the others. No number is read on the host.
@@ -290,6 +291,31 @@ def _add_features(slope, turn, g, left, right, count, of_left, of_right, TURN: t
             _add(turn + i * of_left, tl.sum(h, 1))
     # Other threads read the sums in the next tile.
     tl.debug_barrier()
+
+
+@triton.jit
+def _of_same_row(x, y, M: tl.constexpr):
+    """Return Σ x·y of each row of two (M, WIDTH) blocks, rounded as the products of tiles are."""
+    r = tl.arange(0, M)
+    return tl.sum(tl.where(r[:, None] == r[None, :], tl.dot(x, tl.trans(y), input_precision=PRECISION), 0.0), 1)
+
+
+@triton.jit
+def deltas(out, grad, delta, rows, width, WIDTH: tl.constexpr, M: tl.constexpr):
+    """Compute the product of output and gradient of each row, in the order of both kernels of gradients.
+
+    Args:
+        out, grad: the output and its gradient, (N·Q, V).
+        delta: written, (2, N·Q): gradient times output, and output times gradient.
+        rows, width: N·Q and V.
+        WIDTH, M: as in `forward`.
+    """
+    i, c = tl.program_id(0).to(tl.int64) * M + tl.arange(0, M), tl.arange(0, WIDTH)
+    inside = (i < rows)[:, None] & (c < width)[None, :]
+    o = tl.load(out + i[:, None] * width + c[None, :], mask=inside, other=0.0)
+    do = tl.load(grad + i[:, None] * width + c[None, :], mask=inside, other=0.0)
+    tl.store(delta + i, _of_same_row(do, o, M), mask=i < rows)
+    tl.store(delta + rows + i, _of_same_row(o, do, M), mask=i < rows)
 
 
 @triton.jit

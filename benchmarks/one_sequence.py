@@ -104,7 +104,8 @@ def attend(part: qkv.distributed.Shard, tokens: int, mask: str) -> Measured:
     query, key, value = inputs(tokens)
     before = part.peers.sent
     measured = _measured(lambda: step(query, key, value))
-    plan = qkv.distributed.explain(query, key, value, mask=masks[mask], part=part)
+    with part:
+        plan = qkv.distributed.explain(query, key, value, mask=masks[mask])
     return measured._replace(sent=part.peers.sent - before, planned=plan.sent + plan.sent_backward)
 
 

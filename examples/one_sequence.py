@@ -41,8 +41,8 @@ with qkv.distributed.shard(layout="zigzag") as part:
         if part.rank == 0:
             print(f"step {step + 1}: loss {total:.4f}", flush=True)
 
-query, key, value = torch.randn(3, 1, 2, tokens.shape[1], 32).unbind()
-plan = qkv.distributed.explain(query, key, value, mask=qkv.masks.causal(), part=part)
+    query, key, value = torch.randn(3, 1, 2, tokens.shape[1], 32).unbind()
+    plan = qkv.distributed.explain(query, key, value, mask=qkv.masks.causal())
 if part.rank == 0:
     print(plan, flush=True)
 dist.destroy_process_group()

@@ -108,7 +108,7 @@ def attention_alone(query: Tensor, key: Tensor, value: Tensor, arguments: Argume
     return _ungrouped(output, leading, 2) if arguments.enable_gqa else output
 
 
-def _with_arguments_of(
+def with_arguments_of(
     original: Callable[P, object],
 ) -> Callable[[Callable[[Tensor, Tensor, Tensor, Arguments, str], R]], Callable[P, R]]:
     """Give a function of tensors, other arguments and backend the parameters of `attention`, which stand there once."""
@@ -156,7 +156,7 @@ def decoder_for(
 
 
 @explain_out_of_memory
-@_with_arguments_of(attention)
+@with_arguments_of(attention)
 def attention_with_weights(
     query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, backend: str
 ) -> tuple[Tensor, Tensor]:
@@ -216,7 +216,7 @@ def attention_with_weights_alone(
 
 
 @explain_out_of_memory
-@_with_arguments_of(attention)
+@with_arguments_of(attention)
 def attention_with_state(
     query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, backend: str
 ) -> tuple[Tensor, RowState]:
@@ -290,7 +290,7 @@ def _may_cancel(problem: Problem, call: Call) -> bool:
 
 @checked
 @explain_arguments(ATTENTION)
-@_with_arguments_of(attention)
+@with_arguments_of(attention)
 def explain(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, backend: str) -> Plan:
     """Describe how `attention` would compute a call: which backend, why, at what cost, and why not the others.
 
@@ -310,7 +310,7 @@ def explain(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, bac
         'sdpa'
     """
     if ACTIVE:
-        hint = "Call qkv.distributed.explain with the part that shard returned."
+        hint = "Call qkv.distributed.explain."
         raise UnsupportedError("explain", "a call of one process", "a call inside of a shard", hint)
     # With its own generator, as looking at a plan must not change what is drawn next.
     problem, call, _ = describe(query, key, value, arguments._replace(generator=torch.Generator()))

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from qkv.distributed import Layout
 from qkv.functional import attention, attention_with_state, attention_with_weights
+from qkv.introspect import attention_map
 from qkv.masks import causal
 from qkv.normalizers import Softmax
+from qkv.recording import record
 
 SPLITS = {1: ((23,), (29,)), 2: ((4, 19), (20, 9)), 3: ((10, 0, 13), (0, 17, 12)), 4: ((5, 6, 7, 5), (1, 11, 0, 17))}
 HOW = [("contiguous", "auto"), ("zigzag", "auto"), ("zigzag", "gather")]
@@ -90,6 +92,29 @@ def test_models_are_those_of_one_process(name: str, processes: Processes) -> Non
             assert x.grad is None or near(total, x.grad), parameter
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_recordings_are_those_of_one_process(name: str, processes: Processes) -> None:
+    positions, options = MODELS[name]
+    for counts, layout in (((6, 5), "zigzag"), ((0, 9, 2), "contiguous")):
+        network = work.model_of(positions, **options)
+        with record(network) as trace:
+            network(work.tokens_of(sum(counts)))
+        answers = processes.run(len(counts), "recorded", positions, options, layout, counts)
+        for answer, layer in product(answers, trace.layers):
+            assert all(near(x, y) for x, y in zip(answer[layer], work.described(trace, layer), strict=True))
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if "dropout" not in name])
+def test_maps_are_those_of_one_process(name: str, processes: Processes) -> None:
+    leaves = work.leaves_of(name)
+    amap = attention_map(leaves["query"], leaves["key"], **CALLS[name](leaves))
+    with_state = "closure" in name or name in ("sink", "masks")
+    for size, layout in ((2, "zigzag"), (3, "contiguous"), (4, "zigzag")):
+        answers = processes.run(size, "map_of_rows", name, layout, SPLITS[size], with_state)
+        assert near(joined([rows for rows, _ in answers], Layout(layout, SPLITS[size][0])), amap.dense())  # type: ignore[arg-type]
+        assert all(near(received, amap.received()) for _, both in answers for received in both)
+
+
 @pytest.mark.parametrize(("what", "named"), [("width", "shapes"), ("mask", "mask and bias"), ("gradient", "gradients")])
 def test_processes_that_make_other_calls_are_named(what: str, named: str, processes: Processes) -> None:
     for error in processes.run(3, "different", what):
@@ -97,7 +122,7 @@ def test_processes_that_make_other_calls_are_named(what: str, named: str, proces
         assert "another in process" in error
 
 
-@pytest.mark.parametrize("what", ["padding", "cache", "record", "explain", "ring", "second derivative", "bias", "mask"])
+@pytest.mark.parametrize("what", [*work.REFUSED, *work.WRONG])
 def test_what_a_shard_does_not_do_is_refused(what: str, processes: Processes) -> None:
     kinds = {"bias": "ShapeError", "mask": "MaskError"}
     assert all(error.startswith(kinds.get(what, "UnsupportedError")) for error in processes.run(2, "refused", what))

@@ -1,7 +1,7 @@
 """What each process of a group does in the tests; every process calls the same function, with the group."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,16 +16,23 @@ from torch.distributed.tensor import Shard as Sharded
 from benchmarks import one_sequence
 from qkv import biases, functional
 from qkv.biases import Bias
-from qkv.distributed import Layout, Shard, attention, explain, fully_shard, shard
+from qkv.distributed import Layout, Shard, explain, fully_shard, shard
 from qkv.distributed.peers import Peers
 from qkv.errors import QkvError, TrainingError
+from qkv.introspect import attention_map
 from qkv.masks import causal, documents, lengths, window
 from qkv.models.language_model import DecoderConfig, LanguageModel
 from qkv.normalizers import Entmax, Hard, Mean, Sigmoid, Softmax
-from qkv.recording import record
+from qkv.recording import Trace, record
 from qkv.scores import Boxcar, Gaussian
 
 Counts = Sequence[int]
+
+
+def attention(*tensors: Tensor, part: Shard, **options: Any) -> Tensor:
+    """The attention of one process's part."""
+    with part:
+        return functional.attention(*tensors, **options)
 
 
 def case_of(score: str, normalizer: str, mask: str, dtype: str) -> Case:
@@ -191,9 +198,9 @@ def call(
     part = Shard(Peers(group), layout, method)
     tensors = leaves["query"], leaves["key"], leaves["value"]
     options = options_of(name, leaves)
-    plan = explain(*tensors, part=part, **{key: x for key, x in options.items() if key != "generator"})
-    before = part.peers.sent
     with part:
+        plan = explain(*tensors, **options)
+        before = part.peers.sent
         output = functional.attention(*tensors, **options)
     forward = part.peers.sent
     gradients = pulled(output, leaves, part_of(cotangent_of(leaves_of(name)), queries))
@@ -268,34 +275,93 @@ def model(
     return logits.detach(), {name: x.grad for name, x in network.named_parameters() if x.grad is not None}
 
 
+def recorded(
+    group: dist.ProcessGroup, positions: str, options: dict[str, Any], layout: str, counts: Counts
+) -> dict[str, list[Tensor]]:
+    """Weights and statistics of each layer of a model that a shard runs."""
+    network, where = model_of(positions, **options), Layout(layout, tuple(counts))
+    with shard(group, layout=layout), torch.no_grad():
+        with record(network) as trace:
+            network(part_of(tokens_of(where.length), where, -1))
+        inside = trace.weights(trace.layers[0])
+    assert torch.equal(trace.weights(trace.layers[0]), inside)
+    assert trace.scene().layers
+    return {layer: described(trace, layer) for layer in trace.layers}
+
+
+@torch.no_grad()
+def described(trace: Trace, layer: str) -> list[Tensor]:
+    found = trace.statistics(layer, "received", "entropy", "peak")[0]
+    assert found.received is not None
+    assert found.entropy is not None
+    assert found.peak is not None
+    return [trace.weights(layer), trace.alignment(layer), found.received, found.entropy, found.peak]
+
+
+def map_of_rows(
+    group: dist.ProcessGroup, name: str, layout: str, counts: tuple[Counts, Counts], with_state: bool
+) -> tuple[Tensor, list[Tensor]]:
+    """A map of this process's rows as a matrix, and what each key receives over all; it sends what its plan says."""
+    queries, keys = (Layout(layout, tuple(count)) for count in counts)
+    leaves = leaves_of(name)
+    tensors = part_of(leaves["query"], queries), part_of(leaves["key"], keys), part_of(leaves["value"], keys)
+    options = CALLS[name](leaves)
+    part = Shard(Peers(group), layout, "auto")
+    with part:
+        plan = explain(*tensors, **options)
+        state = functional.attention_with_state(*tensors, **options)[1] if with_state else None
+        before = part.peers.sent
+        amap = attention_map(*tensors[:2], state=state, **options)
+        assert part.peers.sent - before == plan.mapped[0]
+        found = amap.statistics("received")
+        assert found.received is not None
+        received = [amap.received(), found.received]
+    return amap.dense(), received
+
+
+def _record_layer() -> None:
+    layer = torch.nn.MultiheadAttention(4, 2)
+    with record(layer):
+        layer(*torch.randn(3, 3, 1, 4))
+
+
+def _open_viewer() -> None:
+    network = model_of("rotary")
+    with record(network) as trace:
+        network(tokens_of(4))
+    trace.scene()
+
+
+def _differentiate_twice() -> None:
+    x = torch.randn(2, 3, 4, requires_grad=True)
+    (slope,) = torch.autograd.grad(functional.attention(x, x, x).sum(), x, create_graph=True)
+    slope.sum().backward()
+
+
+def _attend(**options: Any) -> Tensor:
+    return functional.attention(*torch.randn(3, 2, 3, 4).unbind(), **options)
+
+
+REFUSED: dict[str, Callable[[], object]] = {
+    "padding": lambda: model_of("rotary")(tokens_of(4), padding=torch.tensor([1, 0])),
+    "cache": lambda: model_of("rotary").read(tokens_of(4), model_of("rotary").read(tokens_of(4))[1]),
+    "layer of PyTorch": _record_layer,
+    "viewer": _open_viewer,
+    "explain": lambda: functional.explain(*torch.randn(3, 2, 3, 4).unbind()),
+    "second derivative": _differentiate_twice,
+    "ring": lambda: _attend(normalizer=Entmax()),
+}
+WRONG: dict[str, Callable[[], object]] = {
+    "bias": lambda: _attend(bias=torch.zeros(3, 3)),
+    "mask": lambda: _attend(mask=torch.ones(3, 3, dtype=torch.bool)),
+}
+
+
 def refused(group: dist.ProcessGroup, what: str) -> str:
     """The error of what a shard does not do."""
-    network = model_of("rotary")
-    tokens = tokens_of(4)
-    with shard(group):
+    with shard(group, method="ring" if what == "ring" else "auto"):
         try:
-            if what == "padding":
-                network(tokens, padding=torch.tensor([1, 0]))
-            elif what == "cache":
-                network.read(tokens, network.read(tokens)[1])
-            elif what == "record":
-                with record(network):
-                    network(tokens)
-            elif what == "explain":
-                functional.explain(*torch.randn(3, 2, 3, 4).unbind())
-            elif what == "ring":
-                x = torch.randn(2, 3, 4)
-                attention(x, x, x, normalizer=Entmax(), part=shard(group, method="ring"))
-            elif what == "second derivative":
-                x = torch.randn(2, 3, 4, requires_grad=True)
-                (slope,) = torch.autograd.grad(attention(x, x, x, part=shard(group)).sum(), x, create_graph=True)
-                slope.sum().backward()
-            elif what == "bias":
-                x = torch.randn(2, 3, 4)
-                attention(x, x, x, bias=torch.zeros(3, 3), part=shard(group))
-            elif what == "mask":
-                x = torch.randn(2, 3, 4)
-                attention(x, x, x, mask=torch.ones(3, 3, dtype=torch.bool), part=shard(group))
+            (REFUSED | WRONG)[what]()
         except QkvError as error:
             return f"{type(error).__name__}: {error}"
     return "none"

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from qkv.distributed.layout import Layout as Layout
     from qkv.distributed.sharding import Shard as Shard
     from qkv.distributed.sharding import ShardPlan as ShardPlan
-    from qkv.distributed.sharding import attention as attention
     from qkv.distributed.sharding import explain as explain
     from qkv.distributed.sharding import shard as shard
     from qkv.training.processes import LostProcessError as LostProcessError
@@ -20,7 +19,7 @@ __getattr__, __dir__, __all__ = lazy(
     {
         "qkv.distributed.fsdp": "fully_shard",
         "qkv.distributed.layout": "Layout",
-        "qkv.distributed.sharding": "Shard ShardPlan attention explain shard",
+        "qkv.distributed.sharding": "Shard ShardPlan explain shard",
         "qkv.training.processes": "LostProcessError",
     },
 )

@@ -270,9 +270,8 @@ def kept_factor(mechanism: Mechanism, block: Block) -> Tensor:
     device = block.grid.device
     leading, queries = block.grid.leading, block.grid.queries
     items = of_items(torch.arange(prod(leading), device=device).view(*leading, 1), block.items, 1) * queries
-    rows = items + torch.arange(block.rows.start, block.rows.stop, device=device)
-    columns = torch.arange(block.columns.start, block.columns.stop, device=device)
-    return keep_mask(mechanism.seed, rows, columns, mechanism.dropout).double() / (1 - mechanism.dropout)
+    rows, columns = block.places(*(torch.arange(len(x), device=device) for x in (block.rows, block.columns)))
+    return keep_mask(mechanism.seed, items + rows, columns, mechanism.dropout).double() / (1 - mechanism.dropout)
 
 
 def _seen(mask: Mask | None, block: Block) -> Tensor | None:

@@ -73,6 +73,16 @@ class Layout:
             start += len(run)
         return tuple(pieces)
 
+    def rows(self, rank: int, device: torch.device | None = None) -> range | Tensor:
+        """Return the positions of a process: its one run, or all positions where it has two.
+
+        Example:
+            >>> Layout("contiguous", (3, 2)).rows(1), Layout("zigzag", (3, 2)).rows(0)
+            (range(3, 5), tensor([0, 1, 4]))
+        """
+        runs = self.runs(rank)
+        return self.positions(rank, device) if len(runs) > 1 else runs[0] if runs else range(0)
+
     def positions(self, rank: int, device: torch.device | None = None) -> Tensor:
         """Return the positions of a process, int64, in the order of its rows.
 

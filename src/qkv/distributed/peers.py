@@ -74,6 +74,14 @@ class Peers:
                 raise TrainingError("shard", f"the same {name} in all {self.size} processes", got, hint)
         return [row[: len(numbers)] for row in rows]
 
+    def total(self, x: Tensor) -> Tensor:
+        """Return the sum of the tensors of all processes, in every one."""
+        whole = x.clone()
+        if self.size > 1:
+            with self._connected():
+                dist.all_reduce(whole, group=self.group)
+        return whole
+
     def start(self, sends: Mapping[int, Tensors], receives: Mapping[int, Tensors], tag: int = 0) -> Callable[[], None]:
         """Begin to send tensors to some processes and to receive them from some; return what waits for the end.
 

@@ -18,13 +18,13 @@ class Block(NamedTuple):
     """Some rows and columns of the whole matrix of pairs.
 
     Attributes:
-        rows: positions of the queries.
+        rows: positions of the queries; int64 (Q,) where they do not follow one another.
         columns: positions of the keys.
         grid: the sizes of the whole matrix.
         items: which of each leading dimension, the last ones at least; empty for all.
     """
 
-    rows: range
+    rows: range | Tensor
     columns: range
     grid: Grid
     items: tuple[range, ...] = ()
@@ -34,6 +34,19 @@ class Block(NamedTuple):
         """The sizes of the block."""
         leading = tuple(map(len, self.items)) or self.grid.leading
         return self.grid._replace(leading=leading, queries=len(self.rows), keys=len(self.columns))
+
+    def places(self, rows_Q1: Tensor, columns_K: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the positions of rows and columns of the block."""
+        rows = self.rows[rows_Q1] if isinstance(self.rows, Tensor) else rows_Q1 + self.rows.start
+        return rows, columns_K + self.columns.start
+
+    def of_rows(self, x: Tensor, dim: int) -> Tensor:
+        """Return the rows of the block of a table that broadcasts to those of the whole matrix."""
+        if x.ndim < -dim or x.shape[dim] == 1:
+            return x
+        if isinstance(self.rows, Tensor):
+            return x.index_select(dim, self.rows)
+        return x.narrow(dim, self.rows.start, len(self.rows))
 
 
 def visible_part(mask: Mask, block: Block) -> Mask | bool | None:
@@ -48,7 +61,7 @@ def visible_part(mask: Mask, block: Block) -> Mask | bool | None:
         >>> visible_part(causal(), Block(range(2, 4), range(2, 4), grid))
         Causal(offset=0, align='start')
     """
-    placed = _placed(mask, block)
+    placed = placed_mask(mask, block)
     bounds = placed.bounds(block.size)
     if bounds is None:
         return placed
@@ -66,14 +79,21 @@ def visible_part(mask: Mask, block: Block) -> Mask | bool | None:
     return placed
 
 
-def _placed(mask: Mask, block: Block) -> Mask:
-    """Push the place of a block down to the parts of a mask."""
+def placed_mask(mask: Mask, block: Block) -> Mask:
+    """Return the mask of a block: its place is pushed down to the parts of the mask.
+
+    Example:
+        >>> grid = Grid((), 6, 6, torch.device("cpu"))
+        >>> block = Block(torch.tensor([0, 5]), range(6), grid)
+        >>> placed_mask(causal(), block).bounds(block.size).last
+        tensor([1, 6], dtype=torch.int32)
+    """
     if isinstance(mask, Both):
-        return Both(_placed(mask.left, block), _placed(mask.right, block))
+        return Both(placed_mask(mask.left, block), placed_mask(mask.right, block))
     if isinstance(mask, Either):
-        return Either(_placed(mask.left, block), _placed(mask.right, block))
+        return Either(placed_mask(mask.left, block), placed_mask(mask.right, block))
     if isinstance(mask, Inverse):
-        return Inverse(_placed(mask.inner, block))
+        return Inverse(placed_mask(mask.inner, block))
     if isinstance(mask, Dense):
         return Dense(_cut(mask.tensor, block))
     return _Placed(mask, block, mask.name)
@@ -83,9 +103,7 @@ def _cut(table: Tensor, block: Block) -> Tensor:
     """Return a block of a table that broadcasts to (..., Q, K)."""
     if table.ndim and table.shape[-1] != 1:
         table = table[..., block.columns.start : block.columns.stop]
-    if table.ndim > 1 and table.shape[-2] != 1:
-        table = table[..., block.rows.start : block.rows.stop, :]
-    return of_items(table, block.items, 2)
+    return of_items(block.of_rows(table, -2), block.items, 2)
 
 
 @final
@@ -100,8 +118,7 @@ class _Placed(Mask):
     def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
         """Evaluate the whole mask at the positions of the block."""
         whole = self._whole(grid)
-        visible = self.inner.visible(whole, rows_Q1 + self.block.rows.start, columns_K + self.block.columns.start)
-        return of_items(visible, self.block.items, 2)
+        return of_items(self.inner.visible(whole, *self.block.places(rows_Q1, columns_K)), self.block.items, 2)
 
     def bounds(self, grid: Grid) -> Bounds | None:
         """Return the intervals of the rows within the block."""
@@ -109,8 +126,7 @@ class _Placed(Mask):
         return None if bounds is None else Bounds(*(None if x is None else self._bound(x) for x in bounds))
 
     def _bound(self, bound: Tensor) -> Tensor:
-        rows, columns = self.block.rows, self.block.columns
-        bound = bound if bound.shape[-1] == 1 else bound[..., rows.start : rows.stop]
+        bound, columns = self.block.of_rows(bound, -1), self.block.columns
         return of_items((bound - columns.start).clamp(0, len(columns)).int(), self.block.items, 1)
 
     def inside(self, grid: Grid) -> Iterable[tuple[Mask, Grid]]:
@@ -133,7 +149,7 @@ def bias_part(bias: Tensor | Bias | None, block: Block) -> Tensor | Bias | None:
         return None
     if isinstance(bias, Tensor):
         return _cut(bias, block)
-    if isinstance(bias, (Alibi, Relative)):
+    if isinstance(bias, (Alibi, Relative)) and isinstance(block.rows, range):
         placed = replace(bias, offset=bias.offset + block.rows.start - block.columns.start)
         return with_items(placed, placed.parameters, block.items, block.items)
     return _PlacedBias(bias, block, bias.name)
@@ -150,8 +166,7 @@ class _PlacedBias(Bias):
 
     def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
         """Evaluate the whole bias at the positions of the block."""
-        tile = self.inner.tile(rows_Q1 + self.block.rows.start, columns_K + self.block.columns.start)
-        return of_items(tile, self.block.items, 2)
+        return of_items(self.inner.tile(*self.block.places(rows_Q1, columns_K)), self.block.items, 2)
 
 
 @final

@@ -1,4 +1,4 @@
-"""One sequence over several processes: `shard`, and the attention of one process's part."""
+"""One sequence over several processes: `shard`, and what it computes for one process's part."""
 
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -9,23 +9,21 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, final, get_arg
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from qkv.argument_names import ATTENTION, explain_arguments
-from qkv.biases import Bias
 from qkv.distributed import gather, ring
 from qkv.distributed.blocks import Mechanism, arguments_of, mechanism_of, row_counts, wide_type, with_counted_bias
 from qkv.distributed.layout import Arrangement, Layout
 from qkv.distributed.peers import Peers
-from qkv.distributed.placing import grid_of, visible_part
+from qkv.distributed.placing import Block, grid_of, placed_mask, visible_part
 from qkv.engine.describe import Arguments, autocasts, describe
 from qkv.errors import UnsupportedError, expect_name
-from qkv.masks.base import Grid, Mask
-from qkv.normalizers.base import Normalizer
+from qkv.functional import attention, with_arguments_of
+from qkv.masks.base import Grid
 from qkv.normalizers.dense import Softmax, Sum
 from qkv.normalizers.row_state import RowState, merge
 from qkv.planner.plan import plan_for
-from qkv.scores.base import Score
-from qkv.scores.products import SCALED_DOT
 from qkv.values.checked import checked
 from qkv.values.parameters import expect_floats, spread
 from qkv.values.sharded import ACTIVE
@@ -64,6 +62,9 @@ class ShardPlan:
         blocks: how many pairs of runs it computes, and how many it skips because the mask hides them.
         backends: the backends that compute the blocks.
 
+        mapped: bytes of keys that it sends, and those of others that it holds, for `qkv.attention_map` of its rows.
+        recorded: the same of queries, keys and values for `qkv.record`, which gives each process the whole sequence.
+
     The sizes of a call travel too: 80 bytes to each process.
     """
 
@@ -77,6 +78,8 @@ class ShardPlan:
     kept: int
     blocks: tuple[int, int]
     backends: tuple[str, ...]
+    mapped: tuple[int, int]
+    recorded: tuple[int, int]
 
     def __str__(self) -> str:
         """Return a few lines for people."""
@@ -89,6 +92,8 @@ class ShardPlan:
                 f"{self.blocks[0]} blocks by {', '.join(self.backends) or 'no backend'}; {self.blocks[1]} hidden",
                 f"sends {self.sent:,} bytes forward and {self.sent_backward:,} backward; holds {self.kept:,} bytes of "
                 "others' keys and values",
+                f"a map of its rows sends {self.mapped[0]:,} bytes and holds {self.mapped[1]:,} of others; "
+                f"a recording of all rows {self.recorded[0]:,} and {self.recorded[1]:,}",
             )
         )
 
@@ -175,7 +180,7 @@ class Shard:
     ) -> Any:
         """Compute what `qkv.attention`, or with `also` a sibling of it, asks for."""
         if also not in (None, *get_args(Also)):
-            hint = 'Record the model in one process, or pass also="weights".'
+            hint = 'Pass also="weights" or "state".'
             raise UnsupportedError("also", '"weights", "state" or None, in a shard', f"{also!r}", hint)
         return self._attend(query, key, value, arguments, backend, also)
 
@@ -209,6 +214,30 @@ class Shard:
             state = RowState("sigmoid", counts.double().expand(state.value.shape))
         return output, state
 
+    def total(self, x: Tensor) -> Tensor:
+        """Return the sum of the tensors of all processes; every process must ask."""
+        return self.peers.total(x)
+
+    @torch.no_grad()
+    def map_inputs(self, query: Tensor, key: Tensor, arguments: Arguments) -> tuple[Tensor, Tensor, Arguments]:
+        """Return what a map of this process's rows over the keys of all is computed from; every process must ask.
+
+        Args:
+            query, key: the parts of this process.
+            arguments: the others.
+
+        Returns:
+            Query, the keys of all, and the arguments with mask and bias at this process's rows; all detached.
+        """
+        call = self._shared(query, key, key, arguments, "auto", "map")
+        learned = {name: getattr(call.mechanism, name) for name in ("score", "normalizer", "mask", "bias")}
+        mechanism = replace(call.mechanism, **tree_map_only(Tensor, Tensor.detach, learned))
+        own, key = (x.detach() for x in call.tensors[:2])
+        keys, _ = gather.gather(self.peers, call.layouts[1], key, key[..., :0])
+        block = Block(call.layouts[0].rows(self.rank, query.device), range(call.grid.keys), call.grid)
+        mask = None if mechanism.mask is None else placed_mask(mechanism.mask, block)
+        return own, keys, arguments_of(mechanism, block, mask)
+
     def plan(self, query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, backend: str) -> ShardPlan:
         """Describe how this process would compute a call; every process must ask."""
         call = self._shared(query, key, value, arguments, backend, None)
@@ -221,14 +250,21 @@ class Shard:
         if method == "ring":
             sent = (keys.length - after) * held if self.size > 1 else 0
             backward = sent + others * summed
-            passed = [keys.counts[(self.rank - hop) % self.size] for hop in range(self.size)]
+            passed = [0, *(keys.counts[(self.rank - hop) % self.size] for hop in range(1, self.size))]
             kept = max(map(sum, pairwise(passed)), default=0) * held
         else:
             sent, backward, kept = (self.size - 1) * own * held, others * summed, others * held
+        of_key = prod(key.shape[:-2]) * key.shape[-1] * key.dtype.itemsize
+        of_query = prod(query.shape[:-2]) * query.shape[-1] * query.dtype.itemsize
+        mapped = (self.size - 1) * own * of_key, others * of_key
+        joined = [
+            (counts.length - counts.counts[(self.rank + 1) % self.size]) * each if self.size > 1 else 0
+            for counts, each in ((queries, of_query), (keys, held))
+        ]
+        recorded = sum(joined), (queries.length - queries.counts[self.rank]) * of_query + others * held
         blocks, hidden, backends = self._blocks(call, method)
-        return ShardPlan(
-            method, why, self.rank, queries, keys, sent, backward, kept, (blocks, hidden), tuple(sorted(backends))
-        )
+        run = (blocks, hidden), tuple(sorted(backends))
+        return ShardPlan(method, why, self.rank, queries, keys, sent, backward, kept, *run, mapped, recorded)
 
     def _blocks(self, call: _Shared, method: str) -> tuple[int, int, set[str]]:
         """Return how many blocks this process computes and skips, and the backends that compute them."""
@@ -343,7 +379,8 @@ def shard(group: "ProcessGroup | None" = None, *, layout: Arrangement = "contigu
             ring where results can be merged, and gathers for sparsemax, entmax and user-defined normalizers.
 
     Returns:
-        The context, whose methods split and join tensors, and compute and explain single calls.
+        The context, in which `qkv.attention` and its siblings, models and maps attend to the keys of all processes;
+        its methods split and join tensors.
 
     Raises:
         ConfigError: an argument is not one of these, or no group is initialized.
@@ -365,86 +402,32 @@ def shard(group: "ProcessGroup | None" = None, *, layout: Arrangement = "contigu
 
 
 @explain_arguments(ATTENTION)
-def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    part: Shard,
-    score: Score = SCALED_DOT,
-    normalizer: Normalizer | None = None,
-    mask: Mask | Tensor | None = None,
-    bias: Tensor | Bias | None = None,
-    dropout: float = 0.0,
-    generator: torch.Generator | None = None,
-    enable_gqa: bool = False,
-    backend: str = "auto",
-) -> Tensor:
-    """Compute `qkv.attention` of this process's queries over the keys and values of all processes.
+@with_arguments_of(attention)
+def explain(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, backend: str) -> ShardPlan:
+    """Describe how this process would compute `qkv.attention` in the shard that is open; every process must ask.
 
     Args:
-        query: (..., Q, D), the queries of this process; parts may differ in Q, and be empty.
-        key: (..., K, E), its keys.
-        value: (..., K, V), its values.
-        part: what `shard` returns.
-        score, normalizer, enable_gqa, backend: as `qkv.attention` takes them.
-        mask: of the whole sequence: a value of `qkv.masks`, or a bool tensor that broadcasts to all queries and keys.
-        bias: of the whole sequence, likewise.
-        dropout, generator: the weights dropped are those of one process; the first process draws the seed.
-
-    Returns:
-        The output (..., Q, V) of this process's queries. Inside `with part:`, `qkv.attention` returns it too, and
-        `qkv.attention_with_state` and `qkv.attention_with_weights` what their names say, over the keys of all.
-
-    Raises:
-        QkvError: as `qkv.attention`.
-        TrainingError: the processes do not make the same call, or one of them ended (`LostProcessError`).
-
-    Example:
-        >>> import torch.distributed as dist
-        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-        >>> attention(*torch.randn(3, 2, 5, 8).unbind(), part=shard()).shape
-        torch.Size([2, 5, 8])
-        >>> dist.destroy_process_group()
-    """
-    arguments = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
-    output: Tensor = part.attend(query, key, value, arguments, backend, None)
-    return output
-
-
-@explain_arguments(ATTENTION)
-def explain(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    part: Shard,
-    score: Score = SCALED_DOT,
-    normalizer: Normalizer | None = None,
-    mask: Mask | Tensor | None = None,
-    bias: Tensor | Bias | None = None,
-    dropout: float = 0.0,
-    enable_gqa: bool = False,
-    backend: str = "auto",
-) -> ShardPlan:
-    """Describe how this process would compute `attention` of the same arguments; every process must ask.
-
-    Args:
-        query, key, value, part, score, normalizer, mask, bias, dropout, enable_gqa, backend: as `attention`.
+        query, key, value: the parts of this process.
+        score, normalizer, mask, bias, dropout, generator, enable_gqa, backend: as `qkv.attention`.
 
     Returns:
         The plan: ring or gather, and why; bytes sent and held; text when printed.
 
     Raises:
-        QkvError: as `attention`.
+        UnsupportedError: no shard is open.
+        QkvError: as `qkv.attention`.
 
     Example:
         >>> import torch.distributed as dist
         >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-        >>> explain(*torch.randn(3, 2, 5, 8).unbind(), part=shard()).method
+        >>> with shard():
+        ...     explain(*torch.randn(3, 2, 5, 8).unbind()).method
         'ring'
         >>> dist.destroy_process_group()
     """
+    part = ACTIVE[-1] if ACTIVE else None
+    if not isinstance(part, Shard):
+        hint = "Call it inside of `with qkv.distributed.shard(...)`; qkv.explain describes calls of one process."
+        raise UnsupportedError("explain", "a call inside of a shard", "a call of one process", hint)
     # With its own generator, as looking at a plan must not change what is drawn next.
-    arguments = Arguments(score, normalizer, mask, bias, dropout, torch.Generator(), enable_gqa)
-    return part.plan(query, key, value, arguments, backend)
+    return part.plan(query, key, value, arguments._replace(generator=torch.Generator()), backend)

@@ -33,6 +33,7 @@ from qkv.scores.products import SCALED_DOT
 from qkv.shapes import Shape, show
 from qkv.values.checked import answering, checked
 from qkv.values.parameters import expect_floats
+from qkv.values.sharded import ACTIVE
 
 TENSOR_LIMIT = 1 << 22
 """The most weights of a map that is taken for a tensor: 16 MiB of float32."""
@@ -64,6 +65,9 @@ class AttentionMap:
     and NumPy, method of a tensor, operator and index computes the matrix first. A larger map raises UnsupportedError
     there; ask it for a tile, `pooled` or `dense`.
 
+    Inside of `qkv.distributed.shard`, the map has the rows of this process and the keys of all, and no gradient;
+    `received` adds up the rows of all processes, which must all ask for it.
+
     Attributes:
         shape: (..., Q, K).
 
@@ -82,6 +86,7 @@ class AttentionMap:
     ) -> None:
         self._described_call, self._inputs, self._unchanged = described.call, inputs, Unchanged(described.call)
         self._state_from_caller = from_caller
+        self._total: Callable[[Tensor], Tensor] | None = None
         self._kind = described.problem.normalizer
         self._state_or_pass = state
         self._inner = described.problem.leading
@@ -308,7 +313,7 @@ class AttentionMap:
             >>> amap.received()
             tensor([0.7500, 0.7500, 0.7500, 0.7500], dtype=torch.float64)
         """
-        if gradients.possible(self._call):
+        if self._total is None and gradients.possible(self._call):
             return self._by_key(gradients.received(self._source))
         received = self.statistics("received").received
         assert received is not None
@@ -401,7 +406,8 @@ class AttentionMap:
         first = len(self._inner) + 1
         shaped = {name: x.reshape(*self.shape[:-1], *x.shape[first:]) for name, x in rows.items() if x is not None}
         if result.received is not None:
-            shaped["received"] = self._by_key(result.received)
+            received = self._by_key(result.received)
+            shaped["received"] = received if self._total is None else self._total(received)
         values = {name: without_gradient(name, x, anchors) for name, x in shaped.items()}
         keys = None if result.keys is None else result.keys.reshape(*self.shape[:-1], result.keys.shape[-1])
         return Statistics(**values, keys=keys, error=result.error)
@@ -542,7 +548,12 @@ def attention_map(
         ((1, 5, 100000), torch.Size([2, 3]), 1.0)
     """
     arguments = Arguments(score, normalizer, mask, bias, 0.0, None, enable_gqa)
-    return map_of(*copied(query, key, arguments), None if state is None else state.map(torch.clone))
+    shard = ACTIVE[-1] if ACTIVE else None
+    if shard is not None:
+        query, key, arguments = shard.map_inputs(query, key, arguments)
+    amap = map_of(*copied(query, key, arguments), None if state is None else state.map(torch.clone))
+    amap._total = None if shard is None else shard.total
+    return amap
 
 
 def map_of(

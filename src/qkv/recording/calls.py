@@ -9,16 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from qkv.engine.describe import Arguments
 from qkv.errors import UnsupportedError
-from qkv.functional import attention_with_weights
+from qkv.functional import attention_with_weights_alone
 from qkv.masks.base import Mask
 from qkv.masks.lower import matrix, part
 from qkv.masks.patterns import Causal
 from qkv.nn.projections import projections_of_torch
 from qkv.nn.pytorch import masks_of
 from qkv.normalizers.row_state import RowState
+from qkv.scores.products import SCALED_DOT
 from qkv.values.pytree import tensors_in
-from qkv.values.sharded import is_sharded
+from qkv.values.sharded import ACTIVE, is_sharded
 
 _SIGNATURE = signature(nn.MultiheadAttention.forward)
 
@@ -27,7 +29,7 @@ class LastInputs(NamedTuple):
     """The last inputs of a layer's projections, detached.
 
     Attributes:
-        query, key, value: (B, N, width).
+        query, key, value: (B, N, width); one object where they are the same tensor.
         moment: index of the last change of the batch before the keys were given.
     """
 
@@ -70,9 +72,6 @@ class RecordedCall:
         if any(map(torch._C._functorch.is_functorch_wrapped_tensor, (self.query, self.key, self.value))):
             hint = "Record a call without vmap, grad or jvp, whose tensors end with it."
             raise UnsupportedError("record", "a call outside of torch.func", "a transformed one", hint)
-        if is_sharded():  # this process has a part of the keys
-            hint = "Record the model in one process, outside of the shard."
-            raise UnsupportedError("record", "a call over a whole sequence", "one process's part of it", hint)
         object.__setattr__(self, "_versions", self._now())
 
     @torch.no_grad()
@@ -85,7 +84,13 @@ class RecordedCall:
         self.check()
         # Weights do not depend on values: one column suffices to compute them.
         column = self.value[..., :1] if self.value.shape[-1] else self.value
-        return attention_with_weights(self.query, self.key, column, **self.options)[1]
+        return attention_with_weights_alone(self.query, self.key, column, self.arguments, "auto")[1]
+
+    @property
+    def arguments(self) -> Arguments:
+        """The arguments of the call besides its tensors, without dropout."""
+        defaults = {"score": SCALED_DOT, "normalizer": None, "mask": None, "bias": None, "enable_gqa": False}
+        return Arguments(dropout=0.0, generator=None, **(defaults | dict(self.options)))
 
     @property
     def unchanged(self) -> bool:
@@ -171,6 +176,21 @@ class RecordedCall:
         return tuple(0 if tensor.is_inference() else tensor._version for tensor in tensors)
 
 
+def over_all_processes(call: RecordedCall) -> RecordedCall:
+    """Return the call of the whole sequence, of which a shard gave this process a part: mask and bias speak of it."""
+    if not ACTIVE:
+        return call
+    join = ACTIVE[-1].join
+    query, key, value = (join(x) for x in (call.query, call.key, call.value))
+    inputs = call.inputs
+    if inputs is not None:
+        parts = inputs.query, inputs.key, inputs.value
+        whole = {name: join(x) for name, x in {id(x): x for x in parts}.items()}
+        inputs = LastInputs(whole[id(parts[0])], whole[id(parts[1])], whole[id(parts[2])], inputs.moment)
+    state = None if call.state is None else call.state.map(lambda x: join(x, -1))
+    return replace(call, query=query, key=key, value=value, inputs=inputs, state=state)
+
+
 def _is_complete(tensor: Tensor) -> bool:
     """Return whether a tensor covers all of its storage."""
     return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
@@ -227,6 +247,9 @@ def call_of_torch_layer(
         arguments, options: the arguments of the pass.
         moment: see `RecordedCall`.
     """
+    if is_sharded():
+        hint = "Replace it by a qkv.nn.MultiHeadAttention, which attends to the keys of all processes."
+        raise UnsupportedError("record", "qkv.nn.Attention in a shard", "a layer that knows one process's keys", hint)
     query, key, value, named, inputs, self_attention = inputs_of_torch_layer(layer, arguments, options)
     x, memory, values = (tensor.detach() for tensor in inputs)
     detached = LastInputs(x, memory, values, moment)

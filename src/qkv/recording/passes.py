@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qkv.decode.protocol import Hypothesis
-from qkv.engine.describe import Arguments
 from qkv.errors import ConfigError, ShapeError, nearest
 from qkv.introspect.lazy_map import AttentionMap, map_of
 from qkv.introspect.statistics import Statistics
@@ -18,7 +17,6 @@ from qkv.recording.lineage import Lineage
 from qkv.recording.position_names import position_names
 from qkv.recording.projections import LayerProjections
 from qkv.recording.scenes import CallRow, scene_of, sides_of, stacked
-from qkv.scores.products import ScaledDot
 from qkv.view.scene import Scene
 
 
@@ -230,9 +228,7 @@ class Pass:
 
 def _map(call: RecordedCall) -> AttentionMap:
     call.check()
-    defaults = {"score": ScaledDot(), "normalizer": None, "mask": None, "bias": None, "enable_gqa": False}
-    arguments = Arguments(dropout=0.0, generator=None, **(defaults | dict(call.options)))
-    return map_of(call.query, call.key, arguments, call.state)
+    return map_of(call.query, call.key, call.arguments, call.state)
 
 
 def _ids(parts: Sequence[CallRow]) -> Iterator[int]:

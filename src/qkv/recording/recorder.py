@@ -17,7 +17,7 @@ from qkv.nn.blocks import TransformerBlock
 from qkv.nn.decoding.cache import BatchRows, Memory
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.normalizers.row_state import RowState
-from qkv.recording.calls import LastInputs, RecordedCall, call_of_torch_layer
+from qkv.recording.calls import LastInputs, RecordedCall, call_of_torch_layer, over_all_processes
 from qkv.recording.checks import check_all_ran, check_any, check_arguments, check_torch_layer, chosen
 from qkv.recording.dividing import PassDivider
 from qkv.recording.hooks import PerThread, first_time
@@ -50,7 +50,8 @@ def record(
 
     Returns:
         A context manager that yields the trace; it changes no bit of the model's output, and removes its hooks at the
-        end.
+        end. Inside of `qkv.distributed.shard`, where every process must record, each gets the trace of the whole
+        sequence, and with it the queries, keys and values of all.
 
     Raises:
         ArgumentError: the model is not a module.
@@ -308,7 +309,7 @@ class _LayerHooks:
         call = RecordedCall(query, key, value, options, state, divider.moment, self_attention, arguments, start)
         if self.origin is not None and not self.origin.projected(key):
             divider.check_cache(self.name, call, self.origin.objects)
-        divider.add(self.name, call)
+        divider.add(self.name, over_all_processes(call))
 
     def _of_call(self, same_tensor: bool) -> tuple[bool, LastInputs | None]:
         """Return whether queries and keys come from one sequence, and the inputs of the projections, if known."""
@@ -318,7 +319,9 @@ class _LayerHooks:
         q, k, v = recorded.inputs
         if q is None or k is None or v is None:
             return same_tensor, None
-        return q is k, LastInputs(q.detach(), k.detach(), v.detach(), recorded.moment)
+        detached = {id(x): x.detach() for x in (q, k, v)}
+        query, key, value = (detached[id(x)] for x in (q, k, v))
+        return q is k, LastInputs(query, key, value, recorded.moment)
 
 
 def refuse_compiled(model: nn.Module, doing: str = "Record") -> None:

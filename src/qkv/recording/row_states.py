@@ -17,6 +17,7 @@ from qkv.nn.attention import Also, Attention
 from qkv.normalizers.dense import Softmax
 from qkv.normalizers.row_state import RowState
 from qkv.scores.products import Dot, ScaledDot
+from qkv.values.sharded import is_sharded
 
 ROUNDED: Also = "rounded state"
 LONG = 1 << 20
@@ -71,7 +72,8 @@ class RowStates:
 
 def _is_free(module: Attention, tensors: tuple[Tensor, ...], options: Mapping[str, Any]) -> bool:
     """Return True for a long softmax over products without gradient, of all keys or the causal ones."""
-    if len(tensors) != 3 or any(x.device.type != "cpu" for x in tensors) or module.backend != "auto":
+    other = is_sharded() or module.backend != "auto"
+    if other or len(tensors) != 3 or any(x.device.type != "cpu" for x in tensors):
         return False
     query, key, _ = tensors
     score, normalizer = module.mechanism(options.get("score"), options.get("normalizer"))

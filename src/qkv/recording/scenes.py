@@ -21,6 +21,7 @@ from qkv.recording.sequences import Ends, name_sequences
 from qkv.scores.base import Score
 from qkv.shapes import Shape, show
 from qkv.values import parameters
+from qkv.values.sharded import is_sharded
 from qkv.view.scene import Layer, ProjectedInputs, Scene
 
 
@@ -66,8 +67,11 @@ def scene_of(
     Raises:
         ShapeError: the number of tokens differs from the number of positions.
         ConfigError: tokens belong to no sequence.
-        UnsupportedError: the calls do not form one matrix.
+        UnsupportedError: the calls do not form one matrix, or a shard is open.
     """
+    if is_sharded():
+        hint = "Open it after the `with` block of the shard."
+        raise UnsupportedError("scene", "a viewer of one process", "one inside of a shard", hint)
     sequences = {name for pair in sides.values() for name in pair}
     for name in tokens:
         if name not in sequences:

@@ -34,7 +34,30 @@ class Shard(Protocol):
         """
 
 
-ACTIVE: list[Shard] = []
+class SequenceShard(Shard, Protocol):
+    """One process of those that `qkv.distributed.shard` gives a part of the sequence."""
+
+    def join(self, x: Tensor, dim: int = -2) -> Tensor:
+        """Return the whole tensor from the parts of all processes, detached; every process must ask.
+
+        Args:
+            x: the part of this process.
+            dim: the dimension of the sequence.
+        """
+
+    def map_inputs(self, query: Tensor, key: Tensor, arguments: Any) -> tuple[Tensor, Tensor, Any]:
+        """Return what a map of this process's rows over the keys of all is computed from; every process must ask.
+
+        Args:
+            query, key: what this process has.
+            arguments: the others, a `qkv.engine.describe.Arguments`.
+        """
+
+    def total(self, x: Tensor) -> Tensor:
+        """Return the sum of the tensors of all processes; every process must ask."""
+
+
+ACTIVE: list[SequenceShard] = []
 """The shards that contexts have opened, of which the last one serves; like their group, they belong to the process.
 
 Threads that PyTorch starts for a backward pass, in which a model may run again, must see them too.

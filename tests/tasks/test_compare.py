@@ -92,15 +92,19 @@ def test_it_ranks_trains_what_is_missing_and_refuses_other_settings(films: Path,
         compared(films, out, controls=False, test_data=films, steps=5)
 
 
-def test_a_training_of_another_process_is_left_to_it(films: Path, tmp_path: Path) -> None:
+def test_a_training_of_another_process_is_left_to_it(
+    films: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out"
-    busy = out / "score=dot" / "seed-0"
-    busy.mkdir(parents=True)
-    with locked(busy / "lock"):
-        part = compared(films, out, controls=False)
-    assert part.missing == 1
-    assert {row.cell.name: sorted(row.results) for row in part.rows} == {"score=additive": [0, 1], "score=dot": [1]}
-    assert compared(films, out, controls=False).missing == 0
+    busy = [out / "score=dot" / "seed-0", out / "score=additive" / "seed-1"]
+    for folder in busy:
+        folder.mkdir(parents=True)
+    with locked(busy[0] / "lock"), locked(busy[1] / "lock"):
+        part = compared(films, out, controls=False, test_data=films, quiet=False)
+    assert part.missing == 2
+    assert {row.cell.name: sorted(row.results) for row in part.rows} == {"score=additive": [0], "score=dot": [1]}
+    assert "no p-values: no other combination was tested with a seed of the best one" in capsys.readouterr().err
+    assert compared(films, out, controls=False, test_data=films).missing == 0
 
 
 def test_every_training_reads_the_items_of_an_iterator(tmp_path: Path) -> None:

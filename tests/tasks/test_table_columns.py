@@ -49,19 +49,28 @@ def plain(task: str, folder: Path) -> Any:
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> tuple[str, Separator, list[str], bool, bool]:
-    """A task, a separator, the order of columns among others, whether a first line names them, and whether sep is."""
+def tables(draw: st.DrawFn) -> tuple[str, Separator, list[str], str | None, bool]:
+    """A task, a separator, the order of columns among others, what begins their names, and whether sep is given.
+
+    Columns whose names are the usual ones are given by position, as those of a table without names are.
+    """
     task = draw(st.sampled_from(list(ROLES)))
     order = draw(st.permutations([*ROLES[task], "2", *draw(st.sampled_from([[], ["id", "score"]]))]))
-    return task, draw(st.sampled_from(["tab", "comma", "semicolon"])), order, draw(st.booleans()), draw(st.booleans())
+    return (
+        task,
+        draw(st.sampled_from(["tab", "comma", "semicolon"])),
+        order,
+        draw(st.sampled_from([None, "", "my "])),
+        draw(st.booleans()),
+    )
 
 
 @given(table=tables())
 @settings(max_examples=60, deadline=None)
 def test_any_table_is_read_as_two_plain_columns(
-    table: tuple[str, Separator, list[str], bool, bool], tmp_path_factory: pytest.TempPathFactory
+    table: tuple[str, Separator, list[str], str | None, bool], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    task, sep, order, named, given_sep = table
+    task, sep, order, begin, given_sep = table
     folder = tmp_path_factory.mktemp("table")
     mark, written = SEPARATORS[sep], io.StringIO()
 
@@ -71,8 +80,8 @@ def test_any_table_is_read_as_two_plain_columns(
         else:
             csv.writer(written, delimiter=mark, lineterminator="\n").writerow(cells)
 
-    if named:
-        add([f"my {name}" if name in ROLES[task] else name for name in order])
+    if begin is not None:
+        add([begin + name if name in ROLES[task] else name for name in order])
     for first, second in ROWS[task]:
         values = dict(zip(ROLES[task], (first, second), strict=True))
         add([values.get(name, "7") for name in order])
@@ -80,7 +89,7 @@ def test_any_table_is_read_as_two_plain_columns(
             written.write("\n")
     path = folder / ("table.tsv" if sep == "tab" else "table.csv" if len(order) % 2 else "table.txt")
     path.write_text(written.getvalue())
-    columns: dict[str, Any] = {f"{name}_col": f"my {name}" if named else 1 + order.index(name) for name in ROLES[task]}
+    columns: dict[str, Any] = {f"{name}_col": begin + name if begin else 1 + order.index(name) for name in ROLES[task]}
     if given_sep or task == "tag":
         columns["sep"] = sep
     if task == "translate":
@@ -226,3 +235,42 @@ def test_python_and_command_name_the_same_columns(tmp_path: Path) -> None:
     report = qkv.check("classify", data=path)
     assert report.facts[0].endswith("label from column 2 (label), text from column 1 (text)")
     assert succeeded(run("check", "classify", "--data", path)).stdout == f"{report}\n"
+
+
+TABLES: Mapping[str, tuple[str, dict[str, str], list[str]]] = {
+    "classify": (
+        "id,kind,review\n" + "".join(f'{n},{"good" if n % 2 else "bad"},"a fine, film {n}"\n' for n in range(30)),
+        {"label_col": "kind", "text_col": "3"},
+        ["--model", "none"],
+    ),
+    "tag": (
+        "place;form;name\n" + "".join(f"{n};Ada{n};B-PER\n{n};wrote;O\n\n" for n in range(30)),
+        {"word_col": "form", "tag_col": "name", "sep": "semicolon"},
+        ["--model", "none"],
+    ),
+    "translate": (
+        "id,de,en\n" + "".join(f"{n},Hund {n},dog {n}\n" for n in range(30)),
+        {"source_col": "de", "target_col": "en"},
+        ["--model", "gru", "--embedding", "8", "--hidden", "8"],
+    ),
+    "point": (
+        "n,list,first\n" + "".join(f"{n},{n} 0,{2 if n else 1}\n" for n in range(30)),
+        {"source_col": "list", "target_col": "first"},
+        ["--width", "8"],
+    ),
+}
+
+
+@pytest.mark.parametrize("task", TABLES)
+def test_a_run_is_scored_on_the_columns_of_its_training(task: str, tmp_path: Path) -> None:
+    text, columns, more = TABLES[task]
+    path, out = tmp_path / "table.csv", tmp_path / "run"
+    path.write_text(text)
+    flags = [part for name, item in columns.items() for part in (f"--{name.replace('_', '-')}", item)]
+    steps = ["--steps", "2", "--batch-tokens", "64"]
+    succeeded(run("train", task, "--data", path, *flags, *more, *steps, "--out", out))
+    figures = succeeded(run("evaluate", out, "--data", path)).stdout
+    assert figures
+    assert figures == succeeded(run("evaluate", out, "--data", path, *flags)).stdout
+    shown = succeeded(run("runs", out)).stdout
+    assert all(f"{flag} {item}" in shown for flag, item in zip(flags[::2], flags[1::2], strict=True))

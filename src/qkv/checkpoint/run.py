@@ -48,7 +48,8 @@ def open_run(
     Args:
         folder: the run folder; created if it does not exist.
         config: names and numbers that define the run.
-        free: dotted names of fields that may change between two starts of one run, as in "training.steps".
+        free: dotted names of fields that may change between two starts of one run, as in "training.steps", and names
+            of tables all of whose fields may.
         added: dotted names of fields that older runs lack, with the value those runs used.
         files: dotted names of fields that are the sha256 of what was read, with the files as the user gave them.
 
@@ -206,7 +207,7 @@ def expect_same(
     Raises:
         ConfigError: they differ; the message names the differing fields.
     """
-    different = [item for item in differences(stored, current) if item[0] not in free]
+    different = [item for item in differences(stored, current) if not {item[0], item[0].partition(".")[0]} & {*free}]
     changed = [
         (name, old, new) for name, old, new in different if old is not None or name not in added or added[name] != new
     ]

@@ -190,7 +190,8 @@ def seems_header(labels: Iterable[str], noun: str) -> Iterator[str]:
     first, *rest = labels
     counts = Counter(rest)
     if len(rest) > _FEW and first not in counts and min(counts.values()) > 1:
-        yield f'{noun}, "{brief(first)}", occurs nowhere else: if the line names the columns, delete it.'
+        advice = "if the line names the columns, delete it, or give a column by its name"
+        yield f'{noun}, "{brief(first)}", occurs nowhere else: {advice}.'
 
 
 def counts_text(labels: Iterable[str], names: str = "labels") -> str:

@@ -120,7 +120,7 @@ def read_tagged(
     lines = read_lines(path, blank=True)
     if columns.sep is not None and columns.sep != "tab":
         lines = _with_tabs(lines, str(path), SEPARATORS[columns.sep])
-    header = _header_of_tagged(lines) if columns.columns == (None, None) else _named_header(lines, columns)
+    header = _header(lines, columns)
     names = [] if header is None else _without_header(lines, header, path, say)
     comments = comments_of(lines)
     if comments and separator_of(lines) != "\t":
@@ -173,13 +173,6 @@ def _with_tabs(lines: Sequence[str], name: str, separator: str) -> list[str]:
     for number, cells in split_rows(lines, name, separator):
         tabbed[number - 1] = "\t".join(cell.replace("\t", " ") for cell in cells) if any(cells) else ""
     return tabbed
-
-
-def _named_header(lines: Sequence[str], columns: TextColumns) -> int | None:
-    """Return the index of the first line with words if columns are given by their names."""
-    comments = comments_of(lines)
-    written = (index for index, line in enumerate(lines) if line.strip() and index not in comments)
-    return next(written, None) if any(map(is_name, columns.columns)) else None
 
 
 def _chosen(
@@ -264,19 +257,23 @@ def _odd_spans(tags: Mapping[str, int]) -> list[str]:
     return odd if 2 * len(odd) <= len(names) or 2 * count <= total else []
 
 
-def _header_of_tagged(lines: list[str]) -> int | None:
+def _header(lines: Sequence[str], columns: TextColumns) -> int | None:
     """Return the index of the first line with words if it names the columns; its own may be separated differently."""
     comments = comments_of(lines)
     written = [index for index, line in enumerate(lines) if line.strip() and index not in comments]
+    if any(map(is_name, columns.columns)):
+        return next(iter(written), None)
     if len(written) < 2:
         return None
     index, *rest = written
     below = [lines[at] for at in rest]
     first = cells_of(lines[index], separator_of([lines[index]]))
-    named = len(first) > 1 and not WORD_NAMES.isdisjoint(first) and first[-1] in TAG_NAMES
+    word, tag = (None if column is None else int(column) - 1 for column in columns.columns)
+    words, at_tag = first if word is None else first[word:][:1], slice(-1 if tag is None else tag, None)
+    named = len(first) > 1 and not WORD_NAMES.isdisjoint(words) and not TAG_NAMES.isdisjoint(first[at_tag][:1])
     between = separator_of(below)
     rows = (cells_of(line, between) for line in below)
-    return index if named and all(row[-1] != first[-1] for row in rows if row != first) else None
+    return index if named and all(row[at_tag][:1] != first[at_tag][:1] for row in rows if row != first) else None
 
 
 def _tagged(rows: list[TagLine], layout: TagColumns) -> Tagged:

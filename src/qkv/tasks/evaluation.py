@@ -1,12 +1,18 @@
 """Scoring a trained model on files."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from qkv.checkpoint.disk import replace_file
-from qkv.tasks.load import load
-from qkv.tasks.settings import AnswersEvaluation, EvaluationSettings
+from qkv.settings import build, options_of
+from qkv.tasks.load import answerer_of, open_members
+from qkv.tasks.settings import AnswersEvaluation, EvaluationSettings, columns_of
 from qkv.tasks.streams import format_lines
 from qkv.tasks.task import Answerer, Scored
+
+Evaluation = TypeVar("Evaluation", bound=EvaluationSettings)
 
 
 def score(run: str | Path, files: EvaluationSettings) -> Scored:
@@ -25,9 +31,19 @@ def score(run: str | Path, files: EvaluationSettings) -> Scored:
         DataError: a file is invalid; the message gives file and line.
         ConfigError: a file is missing, or a setting is invalid.
     """
-    trained: Answerer = load(run, files.device)
-    scored = trained.score_files(files)
+    runs = open_members(run)
+    trained: Answerer = answerer_of(runs, files.device)
+    scored = trained.score_files(_read_as_trained(files, runs[0][1].contents.config.get("data")))
     if isinstance(files, AnswersEvaluation) and files.out is not None:
         # A model of bytes can write a line feed, which must not shift the lines below.
         replace_file(files.out, format_lines(scored.lines).encode("utf-8"))
     return scored
+
+
+def _read_as_trained(files: Evaluation, columns: object) -> Evaluation:
+    """Return the settings with the columns of the training, if none is given."""
+    if columns_of(files) or not isinstance(columns, Mapping):
+        return files
+    table: Any = type(files)
+    known = {name: item for name, item in columns.items() if name in options_of(table)}
+    return replace(files, **columns_of(build(table, known)))

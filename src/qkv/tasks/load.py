@@ -1,5 +1,6 @@
 """`qkv.load`: load a trained model of any task."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -11,7 +12,7 @@ from qkv.hub.cache import downloaded
 from qkv.tasks.answerers import ANSWERERS
 from qkv.tasks.example_run import packaged
 from qkv.tasks.members import members_of
-from qkv.tasks.runs import expect_task, load_trained
+from qkv.tasks.runs import Trained, expect_task, load_trained
 
 if TYPE_CHECKING:
     from qkv.tasks.classify.predict import Classifier
@@ -92,11 +93,21 @@ def load(
     """
     if task is not None:
         expect_name("task", task, ANSWERERS, "a known task")
-    path = packaged(as_path(run, "run"))
-    runs = [(path, load_trained(path)) for path in members_of(downloaded(path) if download else path)]
-    trained = runs[0][1]
+    runs = open_members(run, download=download)
     if task is not None:
-        expect_task(trained, task, f"a checkpoint of `qkv train {task}`")
+        expect_task(runs[0][1], task, f"a checkpoint of `qkv train {task}`")
+    return answerer_of(runs, device)
+
+
+def open_members(run: str | Path, *, download: bool = False) -> list[tuple[Path, Trained]]:
+    """Read the checkpoint of a run, or those of an ensemble, and return each beside its path; errors as for `load`."""
+    path = packaged(as_path(run, "run"))
+    return [(path, load_trained(path)) for path in members_of(downloaded(path) if download else path)]
+
+
+def answerer_of(runs: Sequence[tuple[Path, Trained]], device: str | torch.device = "cpu") -> Any:
+    """Build the model of checkpoints as `open_members` returns them; errors as for `load`."""
+    trained = runs[0][1]
     if trained.task not in ANSWERERS:
         got, hint = f'"{trained.task[:80]}"', nearest(trained.task[:80], ANSWERERS)
         raise CheckpointError(str(trained.folder), "a task that this version knows", got, hint)

@@ -189,7 +189,7 @@ def commands(task: str, folder: Path) -> list[str]:
     """
     settings, run = TASKS[task], shlex.quote(str(folder))
     examples = [_example(table) for table in (settings.answers, settings.evaluation)]
-    text = re.search(r'"[^"]+"|(?<=^echo )\S+', examples[0])
+    text = re.search(r'"[^"]+"', examples[0])
     if text is not None:
         examples.append(f"qkv view RUN --text {text[0]}")
     return [re.sub(r"runs/\S+|\bRUN\b", lambda _: run, example) for example in examples if example]
@@ -217,7 +217,7 @@ def _not_default(task: str, config: Mapping[str, Any]) -> dict[str, Any]:
         usual = {}
     return {
         name: now
-        for name, before, now in differences(usual, stored)
+        for name, before, now in differences({"data": {}, **usual}, stored)
         if now is not None and (before is not None or OLDER_DEFAULTS.get(name) != now)
     }
 

@@ -12,7 +12,7 @@ from qkv.metrics.figure import Figure
 from qkv.settings import as_dict, build, check_tables, merge
 from qkv.tasks.folds import Examples
 from qkv.tasks.origin import Origin
-from qkv.tasks.settings import TaskSettings, TokenizerSettings
+from qkv.tasks.settings import TaskSettings, TokenizerSettings, columns_of
 from qkv.tasks.tokenizing import with_known_tokens
 from qkv.training_settings import Settings as Training
 
@@ -152,6 +152,8 @@ class Recipe(Generic[F, C, D, M]):
         return {name: self.settings.replaced(name, tables[name]) for name in self.tables}
 
     def stored(self, settings: RecipeSettings[F, C]) -> dict[str, Any]:
-        """Return the tables of a checkpoint, which has no files."""
+        """Return the tables of a checkpoint, which has no files; of their columns those that are given."""
         tables = as_dict(settings)
-        return {name: tables[name] for name in self.tables if name not in _NOT_STORED}
+        columns = columns_of(settings.data)
+        described = {"data": columns} if columns else {}
+        return described | {name: tables[name] for name in self.tables if name not in _NOT_STORED}

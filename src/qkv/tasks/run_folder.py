@@ -24,6 +24,7 @@ from qkv.training_settings import Settings
 _FITTED = 1
 """The step number of a model that is fitted in one step."""
 CHANGEABLE = (
+    "data",  # how the text is written, which may not change
     "training.steps",
     "training.epochs",
     "training.minutes",
@@ -195,7 +196,7 @@ def store(
     expect_one_process(current().size)
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     contents = Contents(state, dict(config), figures=tuple(figures))
-    with open_run(out, contents.config, added=OLDER_DEFAULTS, files=files):
+    with open_run(out, contents.config, free=CHANGEABLE, added=OLDER_DEFAULTS, files=files):
         digest = save_step(out, _FITTED, contents, keep=1, best=True).digest
     best = contents.figures[0] if contents.figures else None
     for listener in listeners():

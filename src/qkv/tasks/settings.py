@@ -244,6 +244,18 @@ class SeparatorSettings:
     ] = None
 
 
+def columns_of(files: Any) -> dict[str, Any]:
+    """Return those settings of columns that are given.
+
+    Example:
+        >>> columns_of(SeparatorSettings(sep="comma")), columns_of(SeparatorSettings())
+        ({'sep': 'comma'}, {})
+    """
+    table: Any = type(files)
+    given = {name: getattr(files, name) for name, option in options_of(table).items() if option.topic == COLUMNS}
+    return {name: item for name, item in given.items() if item is not None}
+
+
 _FEATURES = Option("Column of features such as V;PST; 0 for none", topic=COLUMNS, or_else=WordTable.features_col)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from qkv.data.choices import LABELED_HELD_OUT
 from qkv.data.columns import Column, TextColumns
 from qkv.models.configs.reader import ClassifierConfig
-from qkv.settings import Option
+from qkv.settings import Option, options_of
 from qkv.tasks.settings import (
     COLUMNS,
     LEARNING_RATE,
@@ -49,6 +49,8 @@ class ClassifyEvaluation(LabelsEvaluation, ClassifyData):
 
     Example: qkv evaluate runs/films --data test.tsv
     """
+
+    as_trained = frozenset(options_of(ClassifyData)) - {"data"}
 
 
 @dataclass(frozen=True, kw_only=True)

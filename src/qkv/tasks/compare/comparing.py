@@ -91,7 +91,7 @@ def compare(
     reasons = {name: str(error) for name, error in refused.items()}
     comparison = Comparison.of(complete, reasons, missing, "seed" if folds is None else "fold")
     if len(comparison.rows) > 1 and all(row.p is None for row in comparison.rows):
-        note(f"qkv: no p-values: {_why_no_p(recipe, tested=test is not None or folds is not None)}")
+        note(f"qkv: no p-values: {_why_no_p(recipe, comparison, tested=test is not None or folds is not None)}")
     written: list[Path] = []
     if comparison.rows:
         from qkv.tasks.compare.files import save  # matplotlib
@@ -100,7 +100,10 @@ def compare(
     return Outcome(comparison, written, interrupted)
 
 
-def _why_no_p(recipe: AnyRecipe, *, tested: bool) -> str:
+def _why_no_p(recipe: AnyRecipe, comparison: Comparison, *, tested: bool) -> str:
+    if comparison.judge:
+        trainings, unit = quantity(comparison.missing, "training"), comparison.unit
+        return f"no other combination was tested with a {unit} of the best one; {trainings} missing"
     if tested:
         return f"what {recipe.settings.name} is tested on has no answers of which each is right or wrong"
     return f"nothing was tested on: give {setting(TEST + files_to_test(recipe.settings)[-1], 'FILE')}"

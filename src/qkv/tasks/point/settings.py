@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from qkv.data.choices import Elements
 from qkv.models.configs.pointer import PointerConfig
-from qkv.settings import Option
+from qkv.settings import Option, options_of
 from qkv.tasks.settings import (
     DATA,
     AnswersEvaluation,
@@ -48,6 +48,8 @@ class PointEvaluation(AnswersEvaluation, PointData):
 
     Example: qkv evaluate runs/sort --data test.tsv
     """
+
+    as_trained = frozenset(options_of(TextPairColumns))
 
     beam: Beam = 1
 

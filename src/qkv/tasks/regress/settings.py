@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from qkv.data.choices import Decimal, Missing, Thousands
 from qkv.errors import ConfigError, setting
 from qkv.scores.catalog import KERNELS
-from qkv.settings import Option, check
+from qkv.settings import Option, check, options_of
 from qkv.tasks.settings import (
     AnswersEvaluation,
     LineAnswers,
@@ -59,6 +59,8 @@ class RegressEvaluation(AnswersEvaluation, TableSettings, RegressData):
     Example: qkv evaluate runs/rent --data test.csv
     """
 
+    as_trained = frozenset(options_of(SeparatorSettings))
+
 
 @dataclass(frozen=True, kw_only=True)
 class RegressRequest(RequestSettings):
@@ -87,7 +89,7 @@ class RegressAnswers(RegressRequest, LineAnswers):
     The first line names the columns, or all fields are numbers in the order of training. The attention that can be
     drawn is that of each prediction to the training points.
 
-    Example: echo 75 | qkv regress runs/rent --show
+    Example: qkv regress runs/rent --curve 5
     """
 
     curve: Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated
 from qkv.data.choices import LABELED_HELD_OUT
 from qkv.data.columns import Column, TextColumns
 from qkv.models.configs.reader import ReaderConfig
-from qkv.settings import Option
+from qkv.settings import Option, options_of
 from qkv.tasks.classify.settings import LOOP
 from qkv.tasks.settings import (
     COLUMNS,
@@ -57,6 +57,8 @@ class TagEvaluation(LabelsEvaluation, TagData):
 
     Example: qkv evaluate runs/names --data test.conll
     """
+
+    as_trained = frozenset(options_of(TagData)) - {"data"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -244,7 +244,7 @@ class TranslateEvaluation(AnswersEvaluation, BleuSettings, SearchSettings, PairC
     Example: qkv evaluate runs/de-en --source test.de --target test.en
     """
 
-    as_trained = frozenset({*options_of(PairColumns), *options_of(BleuSettings)} - {"cells", "sep"})
+    as_trained = frozenset({*options_of(PairColumns), *options_of(BleuSettings)})
 
 
 TRANSLATE = TaskSettings(

@@ -24,7 +24,7 @@ from qkv.nn.dropout import Dropout
 from qkv.nn.feed_forward import activated, activation_of
 from qkv.nn.norms import NormParts
 from qkv.nn.pooling import Pool
-from qkv.nn.scores import xavier_uniform
+from qkv.nn.scores import initialize_linear
 from qkv.values.rows import real_positions
 
 
@@ -212,8 +212,7 @@ class TextClassifier(nn.Module):
         self.output = nn.Linear(parts.width, parts.labels)
         self.dropout = Dropout(parts.dropout)
         self.wide = None if self.buckets is None else WideScores(self.buckets, parts.labels, parts.dropout)
-        nn.init.zeros_(self.output.bias)
-        xavier_uniform(self.output.weight)
+        initialize_linear(self.output)
 
     @property
     def attention_layer(self) -> str | None:
@@ -284,8 +283,7 @@ class TextTagger(nn.Module):
         self.reader = Reader(config, unknown)
         self.head = head_of(parts)
         self.output = nn.Linear(parts.width, parts.labels)
-        nn.init.zeros_(self.output.bias)
-        xavier_uniform(self.output.weight)
+        initialize_linear(self.output)
 
     def forward(
         self, ids: Tensor, lengths: Tensor, words: Tensor | None = None, *, kinds: Tensor | None = None

@@ -9,7 +9,7 @@ from qkv.errors import ShapeError, expect_name
 from qkv.masks.patterns import Lengths
 from qkv.nn.attention import Attention
 from qkv.nn.inputs import expect_input, expect_integers, expect_numbers, expect_sizes
-from qkv.nn.scores import build_score, score_of, xavier_uniform
+from qkv.nn.scores import build_score, initialize_linear, score_of
 from qkv.normalizers.row_state import RowState
 from qkv.shapes import show
 from qkv.values.checked import checked
@@ -94,9 +94,7 @@ class CopyHead(nn.Module):
         self.score = build_score(score, query_width, key_width, hidden=hidden)
         self.attention = Attention(also="state")
         self.switch = nn.Linear(query_width, 1) if mixing == "mixture" else None
-        if self.switch is not None:
-            xavier_uniform(self.switch.weight)
-            nn.init.zeros_(self.switch.bias)
+        initialize_linear(self.switch)
 
     def remember(self, states: Tensor, ids: Tensor, lengths: Tensor | None) -> Copyable:
         """Prepare a source, once for all steps.

@@ -12,7 +12,7 @@ from qkv.linalg.session import DecodingSession
 from qkv.nn.choices import Activation
 from qkv.nn.dropout import Dropout
 from qkv.nn.inputs import expect_input, expect_sizes
-from qkv.nn.scores import xavier_uniform
+from qkv.nn.scores import initialize_linear
 from qkv.values.checked import checked
 from qkv.values.plain_modules import is_plain
 
@@ -85,10 +85,7 @@ class FeedForward(nn.Module):
         self.contract = nn.Linear(hidden, width, bias=bias)
         self.dropout = Dropout(dropout)
         self.activation = activation
-        for layer in (self.expand, self.contract):
-            xavier_uniform(layer.weight)
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
+        initialize_linear(self.expand, self.contract)
 
     def forward(self, x: Tensor, session: DecodingSession | None = None) -> Tensor:
         """(..., M) to (..., M)."""
@@ -131,10 +128,7 @@ class GatedFeedForward(nn.Module):
         self.expand = nn.Linear(width, hidden, bias=bias)
         self.contract = nn.Linear(hidden, width, bias=bias)
         self.dropout = Dropout(dropout)
-        for layer in (self.gate, self.expand, self.contract):
-            xavier_uniform(layer.weight)
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
+        initialize_linear(self.gate, self.expand, self.contract)
 
     def forward(self, x: Tensor, session: DecodingSession | None = None) -> Tensor:
         """(..., M) to (..., M)."""

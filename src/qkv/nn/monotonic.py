@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from qkv.errors import ShapeError
 from qkv.linalg.matmul import apply_layer
 from qkv.nn.inputs import expect_counts, expect_input, expect_integers, expect_sizes
-from qkv.nn.scores import build_score, score_of, xavier_uniform
+from qkv.nn.scores import build_score, initialize_linear, score_of
 from qkv.values.checked import checked
 from qkv.values.parameters import expect_floats
 from qkv.values.rows import real_positions
@@ -159,8 +159,7 @@ class MonotonicScores(nn.Module):
         plain = score in ("dot", "scaled_dot")
         self.narrow = nn.Linear(key_width, query_width, bias=False) if plain else None
         self.score = build_score(score, query_width, query_width if plain else key_width, hidden=hidden)
-        if self.narrow is not None:
-            xavier_uniform(self.narrow.weight)
+        initialize_linear(self.narrow)
 
     def project_key(self, states: Tensor) -> Tensor:
         """Project the encoder's states once per source: (B, S, E) to (B, S, F)."""
@@ -205,9 +204,7 @@ class MonotonicJumps(nn.Module):
         expect_counts(jumps=jumps)
         self.from_state = nn.Linear(query_width, jumps + 1)
         self.from_memory = nn.Linear(key_width, jumps + 1, bias=False)
-        xavier_uniform(self.from_state.weight)
-        xavier_uniform(self.from_memory.weight)
-        nn.init.zeros_(self.from_state.bias)
+        initialize_linear(self.from_state, self.from_memory)
 
     def project_key(self, states: Tensor) -> Tensor:
         """Compute the part of the logits that depends on the position: (B, S, E) to (B, S, J + 1)."""

@@ -22,7 +22,7 @@ from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.normalizers import NormalizerModule, module_or_value
 from qkv.nn.positions import Rotary
 from qkv.nn.projections import Projections, projections_of_torch
-from qkv.nn.scores import CalledScore, DotScore, FixedScore, ScoreModule, ScoreParts, score_of, xavier_uniform
+from qkv.nn.scores import CalledScore, DotScore, FixedScore, ScoreModule, ScoreParts, initialize_linear, score_of
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax
 from qkv.normalizers.kinds import BLURRED, as_normalizer, optional_normalizer
@@ -146,10 +146,7 @@ class MultiHeadAttention(nn.Module):
         for extra in (self.extra_key, self.extra_value):
             if extra is not None:
                 nn.init.xavier_normal_(extra.data.transpose(0, 1).flatten(1))
-        if self.output is not None:
-            xavier_uniform(self.output.weight)
-            if self.output.bias is not None:
-                nn.init.zeros_(self.output.bias)
+        initialize_linear(self.output)
 
     @explain_arguments(CALL)
     def forward(

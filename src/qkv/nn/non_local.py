@@ -9,7 +9,7 @@ from qkv.errors import ShapeError, expect_name
 from qkv.nn.attention import Attention
 from qkv.nn.distance_scores import ConcatScore
 from qkv.nn.inputs import expect_input, expect_optional_sizes, expect_sizes
-from qkv.nn.scores import FixedScore, ScoreModule, score_of, xavier_uniform
+from qkv.nn.scores import FixedScore, ScoreModule, initialize_linear, score_of
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Mean, Softmax
 from qkv.scores.products import Dot
@@ -71,10 +71,7 @@ class NonLocalBlock(nn.Module):
 
     def reset_parameters(self) -> None:
         """Initialize θ, φ and g; W_z is zero."""
-        for layer in (self.theta, self.phi, self.g):
-            if layer is not None:
-                xavier_uniform(layer.weight)
-                nn.init.zeros_(layer.bias)
+        initialize_linear(self.theta, self.phi, self.g)
         nn.init.zeros_(self.output.weight)
         nn.init.zeros_(self.output.bias)
 

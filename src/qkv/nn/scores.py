@@ -430,5 +430,14 @@ def xavier_uniform(weight: Tensor) -> None:
     weight.uniform_(-bound, bound)
 
 
+def initialize_linear(*layers: nn.Linear | None) -> None:
+    """Initialize the weights of layers by `xavier_uniform`, and their biases as 0; None is skipped."""
+    for layer in layers:
+        if layer is not None:
+            xavier_uniform(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+
 def _head_sizes(heads: int | None) -> tuple[int, ...]:
     return () if heads is None else (heads,)

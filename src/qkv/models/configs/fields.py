@@ -6,6 +6,12 @@ from qkv.errors import setting
 from qkv.nn.mechanism import ATTENTION
 from qkv.settings import Option
 
+
+def window_option(help: str) -> Option:
+    """Return the setting of how many positions an attention sees."""
+    return Option(help, topic=ATTENTION, least=1, hint="Omit it for all.", or_else="all")
+
+
 UNSET: Any = None
 """The default of a setting that follows from others, which the configuration fills in."""
 MOST_LAYERS = 10_000
@@ -37,16 +43,7 @@ KeyHeads = Annotated[
     int | None,
     Option("Heads of keys and values, shared by groups of heads", topic=ATTENTION, least=1, or_else="as many as heads"),
 ]
-Window = Annotated[
-    int | None,
-    Option(
-        "Number of positions to a side that self-attention sees",
-        topic=ATTENTION,
-        least=1,
-        hint="Omit it for all.",
-        or_else="all",
-    ),
-]
+Window = Annotated[int | None, window_option("Number of positions to a side that self-attention sees")]
 Size = Annotated[
     int,
     Option(

@@ -15,25 +15,17 @@ from qkv.models.configs.fields import (
     Size,
     Tied,
     Width,
+    window_option,
 )
 from qkv.nn.choices import Activation
-from qkv.nn.mechanism import ATTENTION, MechanismConfig, score_option
+from qkv.nn.mechanism import MechanismConfig, score_option
 from qkv.settings import Option
 
 if TYPE_CHECKING:
     from qkv.models.parts import TransformerParts
 
 Context = Annotated[int, Option("Context length", "tokens", least=1)]
-EarlierWindow = Annotated[
-    int | None,
-    Option(
-        "Number of earlier positions that attention sees",
-        topic=ATTENTION,
-        least=1,
-        hint="Omit it for all.",
-        or_else="all",
-    ),
-]
+EarlierWindow = Annotated[int | None, window_option("Number of earlier positions that attention sees")]
 
 
 @dataclass(frozen=True, kw_only=True)

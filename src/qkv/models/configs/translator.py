@@ -34,6 +34,13 @@ from qkv.values.catalog import as_flag
 if TYPE_CHECKING:
     from qkv.models.parts import TransformerParts
 
+
+def _of_cross(name: str, more: str = "") -> Option:
+    """Return a setting of the attention to the source, which is otherwise the one of a name."""
+    hint = "To the source there is one attention: use " + setting(name) + "."
+    return Option(f"Of the attention to the source alone{more}", topic=ATTENTION, hint=hint, or_else=name)
+
+
 _TEXT_DECIDES = "The text decides it; omit it."
 _HALVES = "to split into keys and values"
 _KIND = Option("Kind of encoder and decoder", also="decoder")
@@ -97,24 +104,8 @@ class TransformerConfig(MechanismConfig):
     tied: Tied = True
     heads: Heads = 4
     window: Window = None
-    cross_score: Annotated[
-        str | None,
-        Option(
-            "Of the attention to the source alone; score sets all of a Transformer's",
-            topic=ATTENTION,
-            hint="To the source there is one attention: use " + setting("score") + ".",
-            or_else="score",
-        ),
-    ] = None
-    cross_normalizer: Annotated[
-        str | None,
-        Option(
-            "Of the attention to the source alone",
-            topic=ATTENTION,
-            hint="To the source there is one attention: use " + setting("normalizer") + ".",
-            or_else="normalizer",
-        ),
-    ] = None
+    cross_score: Annotated[str | None, _of_cross("score", "; score sets all of a Transformer's")] = None
+    cross_normalizer: Annotated[str | None, _of_cross("normalizer")] = None
     source_size: SourceSize = None
     features_mark: FeaturesMark = None
 

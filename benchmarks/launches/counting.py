@@ -14,7 +14,7 @@ import sys
 import sysconfig
 from collections import Counter as Occurrences
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -167,6 +167,7 @@ def fake_cuda() -> Iterator[None]:
     with (
         patch.multiple(execution, _TRACING=(), PLAIN=execution.PLAIN | {FakeTensor}),
         patch.object(FakeTensor, "tolist", _as_list),
+        patch.object(torch.cuda, "device_of", nullcontext),  # there is one, and the CPU build cannot choose it
         FakeTensorMode(allow_non_fake_inputs=True),
         RealOnHost(),  # type: ignore[no-untyped-call]
         AsOnCuda(),

@@ -33,7 +33,7 @@ SUMMARY = (
     ("Epanechnikov kernel in one dimension, 16,384", "epanechnikov_line_16384", FULL, "the full tensor in PyTorch"),
 )
 """What pages call a row, its name, the rival, and what pages call the rival. The slowest row follows."""
-README_ROWS = 4
+README_ROWS = 2
 """How many of these rows README has, before the slowest."""
 PROCESSORS = {"amd-zen3-avx2": "AMD Zen 3", "amd-zen5-avx512": "AMD Zen 5", "intel-avx512": "Intel Xeon"}
 HEADING = "## Table"

@@ -48,6 +48,21 @@ class Operands(NamedTuple):
         return self.query, self.key, self.scale
 
 
+class Maps(NamedTuple):
+    """Matrices that map queries and keys to the operands of a core, (..., N, D) → (..., N, F); None for no change.
+
+    Attributes:
+        query: (..., F, D), or (..., D) for F = 1.
+        key: (..., F, E), or (..., E).
+        scale, vector: as in `Operands`.
+    """
+
+    query: Tensor | None
+    key: Tensor | None
+    scale: float | Tensor = 1.0
+    vector: Tensor | None = None
+
+
 class Score(ABC):
     """How well a key matches a query: a small frozen value.
 
@@ -86,6 +101,11 @@ class Score(ABC):
 
         Computed operands are at least float32: half precision would round them once more than the equation does.
         """
+
+    @property
+    def maps(self) -> Maps | None:
+        """What `prepare` does, where it only multiplies by matrices; None where it does anything else."""
+        return None
 
     @property
     def pointwise(self) -> Pointwise:

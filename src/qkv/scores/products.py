@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from qkv.linalg.matmul import CachedWeight, linear
-from qkv.scores.base import HALVES, Core, Operands, Score, expect_width, prepared_wide
+from qkv.scores.base import HALVES, Core, Maps, Operands, Score, expect_width, prepared_wide
 from qkv.scores.pointwise import Linear, Pointwise, Softcap
 from qkv.shapes import Shape
 from qkv.values.execution import readable, transformed
@@ -224,6 +224,11 @@ class Bilinear(Score):
         if query.dtype in HALVES:
             return prepared_wide(self, query, key)
         return Operands(project(query, self.weight.mT), key, spread(self.scale))
+
+    @property
+    def maps(self) -> Maps:
+        """The transposed matrix, which maps the query."""
+        return Maps(self.weight.mT, None, spread(self.scale))
 
     def check(self, query: Shape, key: Shape) -> None:
         """Check that M is (D, E)."""

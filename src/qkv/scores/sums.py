@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import expect_name
-from qkv.scores.base import HALVES, Core, Operands, Score, expect_width, prepared_wide
+from qkv.scores.base import HALVES, Core, Maps, Operands, Score, expect_width, prepared_wide
 from qkv.scores.pointwise import Leaky, Pointwise
 from qkv.scores.products import project
 from qkv.shapes import Shape
@@ -65,6 +65,11 @@ class Additive(Score):
             return prepared_wide(self, query, key)
         a, b = self._projected(query, key)
         return Operands(a, b, 1.0, self.vector.to(a.dtype))
+
+    @property
+    def maps(self) -> Maps:
+        """The projections of both sides."""
+        return Maps(self.query_weight, self.key_weight, 1.0, self.vector)
 
     def check(self, query: Shape, key: Shape) -> None:
         """Check that all widths match A."""
@@ -128,6 +133,11 @@ class Concat(Score):
         if query.dtype in HALVES:
             return prepared_wide(self, query, key)
         return Operands(*self._projected(query, key))
+
+    @property
+    def maps(self) -> Maps:
+        """The two vectors."""
+        return Maps(self.query_vector, self.key_vector)
 
     @property
     def summable(self) -> bool:

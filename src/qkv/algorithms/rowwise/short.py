@@ -8,6 +8,7 @@ sink's gradient is −w_sink Σ_j w_j (g·v_j), summed over rows. What sizes, st
 """
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from math import isinf
 from typing import Any, NamedTuple, final
 
@@ -33,7 +34,7 @@ from qkv.masks.lower import Visibility
 from qkv.normalizers.dense import Sigmoid, Softmax
 from qkv.normalizers.sparse import Entmax
 from qkv.normalizers.steep import is_steep
-from qkv.scores.base import HALVES, Operands
+from qkv.scores.base import HALVES, Maps, Operands, wide
 from qkv.scores.pointwise import number_of
 from qkv.shapes import Shape
 
@@ -172,12 +173,13 @@ class _Operands(NamedTuple):
     """The tensors that a kernel reads, of any strides, and what it needs besides.
 
     Attributes:
-        query, key, value: (..., Q, F), (..., K, F), (..., K, V), float32 or bfloat16.
+        query, key, value: (..., Q, D), (..., K, E), (..., K, V), float32 or bfloat16.
         sink: (...), float32; or the bias of a sigmoid.
         vector: (..., F), float32, of `tanh_sum`.
         bias: broadcasts to (..., Q, K), float32.
+        query_weight, key_weight: (..., F, D) and (..., F, E), float32, or (..., D) and (..., E) for F = 1; what maps
+            queries and keys to the core's operands.
         first, last, mask: of the lowered mask, (..., Q) and (..., Q, K).
-        scale: multiplies the products.
         drop: seed, threshold and the bits of 1/(1 − p) of dropout; empty for none.
         visibility, seed, dropout: as in `Call`, for gradients with a graph.
     """
@@ -188,23 +190,27 @@ class _Operands(NamedTuple):
     sink: Tensor | None
     vector: Tensor | None
     bias: Tensor | None
+    query_weight: Tensor | None
+    key_weight: Tensor | None
     first: Tensor | None
     last: Tensor | None
     mask: Tensor | None
-    scale: float
     drop: NDArray[np.uint64]
     visibility: Visibility
     seed: Tensor | None
     dropout: float
 
 
-_LEARNED, _TENSORS = 6, 9
+_LEARNED, _TENSORS = 8, 11
 """How many of the operands may have gradients, and how many are tensors."""
 _NOTHING = np.zeros(0, np.uint64)
-_KINDS = (
-    *(("sink", torch.float32), ("vector", torch.float32), ("bias", torch.float32)),
-    *(("first", torch.int32), ("last", torch.int32), ("mask", torch.bool)),
-)
+_ABSENT = None, None, None, None, None, None, None, None
+"""What a call without any of the operands that follow the values has in their place."""
+_KERNEL_ORDER = ("first", "last", "mask", "bias", "sink", "vector", "query_weight", "key_weight")
+"""The operands that follow the values, in the order of the kernels' arguments."""
+_NO_ADDRESSES = [0] * len(_KERNEL_ORDER)
+_DTYPES = {"first": torch.int32, "last": torch.int32, "mask": torch.bool}
+"""Types of those that are not float32."""
 
 
 class _Pass(NamedTuple):
@@ -244,24 +250,37 @@ class _Bound:
     def __init__(self, problem: Problem, call: Call) -> None:
         """Choose the kernel, its numbers and its scratch."""
         self.problem = problem
-        query, key, scale, vector = call.score.prepare(call.query, call.key)
-        given = query is call.query and key is call.key and vector is None
+        maps = _maps(problem, call)
+        self._mapped = maps is not None
+        prepared = call.score.prepare(call.query, call.key)
+        scale = prepared.scale
+        query, key = (call.query, call.key) if self._mapped else prepared[:2]
+        given = query is call.query and key is call.key and (prepared.vector is None or self._mapped)
         self._as_given = given and not isinstance(scale, Tensor)
+        # Nothing is computed of the numbers of a constant score's operands.
+        self._ones = tuple(x.new_ones(()).expand(x.shape) for x in (query, key)) if problem.constant else None
         self._scale: float = 1.0 if isinstance(scale, Tensor) else scale
         self._dtype = query.dtype if self._as_given else torch.promote_types(query.dtype, torch.float32)
         self._converts = any(x.dtype != self._dtype for x in (query, key, call.value))
         self._name, parameter = normalizer_parts(call.normalizer)
         self._alpha = {"sparsemax": 2.0, "entmax": parameter}.get(self._name, 1.5)
-        shape = type(problem.pointwise).__name__
+        # A constant is the boxcar of ones, which has no slope.
+        shape = "BoxcarShape" if problem.constant else type(problem.pointwise).__name__
         self._takes_sink = isinstance(call.normalizer, (Softmax, Sigmoid)) and parameter is not None
-        simple = problem.mask == "all" and problem.bias == "none" and problem.core != "tanh_sum"
-        self._plain = simple and not (problem.dropout or self._takes_sink)
+        sides = [self._mapped and weight is not None for weight in (maps or (None, None))[:2]]
+        masked = problem.mask != "all"
+        present = *(masked,) * 3, problem.bias != "none", self._takes_sink, problem.core == "tanh_sum", *sides
+        self._slots = tuple(
+            (_Operands._fields.index(name), place, name, _DTYPES.get(name, torch.float32))
+            for place, name in enumerate(_KERNEL_ORDER)
+            if present[place]
+        )
         self._looks_up = problem.normalizer == "hard"
         # Equal keys have equal scores where the kernel computes them, and where all scores are equal.
         self._ties = key is not call.key and not problem.constant
         # The kernel reads no hidden keys, but the gradient of an operand that is computed from NaN is NaN.
-        self._hides = problem.mask != "all" and (problem.gradient or self._looks_up)
-        self._has_slope = problem.normalizer != "hard" and shape != "BoxcarShape"
+        self._hides = problem.mask != "all" and (problem.gradient or self._looks_up) and not problem.constant
+        self._has_slope = not self._looks_up and shape != "BoxcarShape"
         self._empty = np.empty(0, np.float32 if self._dtype == torch.float32 else np.uint16)
         self._items, self._leading = problem.rows, problem.leading
         self._output_shape = torch.Size((*problem.leading, problem.queries, problem.value_width))
@@ -269,26 +288,22 @@ class _Bound:
         if not self._as_given:
             shapes = tuple(torch.Size((*problem.leading, *shape[-2:])) for shape in shapes)
         self._shapes = shapes
-        self._sizes = problem.queries, problem.keys, query.shape[-1], problem.value_width
+        width = prepared.query.shape[-1]
+        self._sizes = problem.queries, problem.keys, width, problem.value_width, query.shape[-1], key.shape[-1]
         self._layouts: dict[Any, _Layout] = {}
         codes = _CORES[problem.core], _SHAPES.index(shape), _RULES[problem.normalizer]
         self._numbers = *codes, self._scale, number_of(problem.pointwise), self._alpha
-        size = self._dtype.itemsize
-        self._passes = tuple(
-            _Pass(kernel[size], self._scratch(backward), _microseconds(problem, backward))
-            for backward, kernel in ((False, short_kernel.forward), (True, short_kernel.backward))
-        )
-
-    def _scratch(self, backward: bool) -> tuple[tuple[Shape, Any], ...]:
-        """Return the shapes and types of a kernel's scratch."""
-        queries, keys, width, value_width = (-size // 16 * -16 for size in self._sizes)
-        numbers = (queries + keys + 2) * width + keys * value_width
-        if backward:
-            numbers += (queries + keys) * value_width + max(queries, keys) * max(width, value_width)
-            numbers += 2 * (queries + 1) * keys
-        else:
-            numbers += keys * width + 8 * (keys + value_width)
-        return ((numbers + 64,), np.float32), ((2 * keys + 2,), np.float64), ((queries + queries // 8, 2), np.uint64)
+        padded = tuple(-size // 16 * -16 for size in self._sizes)
+        queries, keys = padded[:2]
+        others = ((2 * keys + 2,), np.float64), ((queries + queries // 8, 2), np.uint64)
+        passes, self._parts = [], []
+        parts_of: Callable[..., tuple[int, ...]] = short_kernel.scratch_parts
+        for backward, kernel in enumerate((short_kernel.forward, short_kernel.backward)):
+            ends = np.cumsum([0, *parts_of(*padded, *sides, bool(backward))]).tolist()
+            self._parts.append(ends)
+            scratch = ((ends[-1],), np.float32), *others
+            passes.append(_Pass(kernel[self._dtype.itemsize], scratch, _microseconds(problem, bool(backward))))
+        self._passes = tuple(passes)
 
     def output(self, call: Call) -> Tensor:
         """Compute the output of a call."""
@@ -307,26 +322,37 @@ class _Bound:
 
     def operands(self, call: Call) -> _Operands:
         """Return what the kernel reads of a call."""
-        query, key, value, scale, vector = call.query, call.key, call.value, self._scale, None
-        if not self._as_given:
-            if self._hides:
-                call = call.without_hidden_keys()
-            prepared = _to_look_up(call, self._ties) if self._looks_up else call.score.prepare(call.query, call.key)
-            (query, key, scale), value, vector = prepared.with_number(), call.value, prepared.vector
-            assert scale == self._scale
-            if self._converts:
-                query, key, value = query.to(self._dtype), key.to(self._dtype), value.to(self._dtype)
-            # Hidden keys may differ between the items that shared them.
-            pairs = zip((query, key, value), self._shapes, strict=True)
-            query, key, value = (x if x.shape == shape else x.expand(shape) for x, shape in pairs)
-        if self._plain:
-            return _Operands(query, key, value, *(None,) * 6, scale, _NOTHING, call.visibility, None, 0.0)
-        first, last = call.visibility.bounds or (None, None)
-        bias, mask = call.bias_tensor, call.visibility.dense
-        bias = bias if bias is None or bias.dtype == torch.float32 else bias.float()
+        query, key, value, vector, of_query, of_key = call.query, call.key, call.value, None, None, None
+        if self._mapped:
+            maps = call.score.maps
+            assert maps is not None
+            of_query, of_key, vector = _float(maps.query), _float(maps.key), _float(maps.vector)
+        elif not self._as_given:
+            query, key, value, vector = self._prepared(call)
+        if not (self._slots or self.problem.dropout):
+            return _Operands(query, key, value, *_ABSENT, _NOTHING, call.visibility, None, 0.0)
         drop = _NOTHING if call.seed is None else _drop(call.seed, call.dropout)
-        tensors = query, key, value, self._sink(call), vector, bias, first, last, mask
-        return _Operands(*tensors, scale, drop, call.visibility, call.seed, call.dropout)
+        learned = query, key, value, self._sink(call), vector, _float(call.bias_tensor), of_query, of_key
+        (first, last), mask = call.visibility.bounds or (None, None), call.visibility.dense
+        return _Operands(*learned, first, last, mask, drop, call.visibility, call.seed, call.dropout)
+
+    def _prepared(self, call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Return query, key and value as the core takes them, and the vector of `tanh_sum`."""
+        if self._hides:
+            call = call.without_hidden_keys()
+        if self._ones is not None:
+            prepared = Operands(*self._ones)
+        else:
+            prepared = _to_look_up(call, self._ties) if self._looks_up else call.score.prepare(call.query, call.key)
+        query, key, scale = prepared.with_number()
+        assert scale == self._scale
+        operands = query, key, call.value
+        if self._converts:
+            operands = query.to(self._dtype), key.to(self._dtype), call.value.to(self._dtype)
+        # Hidden keys may differ between the items that shared them.
+        pairs = zip(operands, self._shapes, strict=True)
+        query, key, value = (x if x.shape == shape else x.expand(shape) for x, shape in pairs)
+        return query, key, value, prepared.vector
 
     def _sink(self, call: Call) -> Tensor | None:
         """Return the sink of each item, or the bias of a sigmoid, broadcasting to the leading shape; None if none."""
@@ -352,21 +378,25 @@ class _Bound:
         """Return the gradients of the operands that are needed; those of query, key and value always."""
         tensors = self._checked(operands)
         grad = memory_of(grad, "grad", self._dtype, self._output_shape)
-        gradients = [self._like(x) for x in operands[:3]]
-        layout = self._layout(tensors, grad, *gradients)
-        queries, keys, width, _ = self._sizes
-        has_sink = operands.sink is not None and self.problem.normalizer == "softmax"
-        parameters = (
-            torch.empty(self._leading, dtype=torch.float64, device="cpu") if has_sink else None,
-            grad.new_zeros(*self._leading, width, dtype=torch.float32) if needed[4] else None,
-            grad.new_empty(*self._leading, queries, keys, dtype=torch.float32) if needed[5] else None,
-        )
-        d_sink, d_vector, d_bias = (0 if x is None else x.data_ptr() for x in parameters)
-        results = (*(x.data_ptr() for x in (grad, *gradients)), d_sink, d_bias, d_vector)
-        self._passes[1].run(self._items, self._arguments(operands, tensors, layout, results))
-        if not self._has_slope:
-            gradients[:2] = (x.zero_() for x in gradients[:2])
-        return tuple(_summed(g, x) for g, x in zip((*gradients, *parameters), operands, strict=False))
+        query, key, value = operands[:3]
+        # A step has no slope, and the kernel writes no gradient of what it is computed from.
+        like = self._like if self._has_slope else torch.zeros_like
+        gradients: list[Tensor | None] = [like(query), like(key), self._like(value), *[None] * (_LEARNED - 3)]
+        if self._slots:
+            queries, keys, width, *_ = self._sizes
+            if operands.sink is not None and self.problem.normalizer == "softmax":
+                gradients[3] = torch.empty(self._leading, dtype=torch.float64, device="cpu")
+            if needed[4]:
+                gradients[4] = grad.new_zeros(*self._leading, width, dtype=torch.float32)
+            if needed[5]:
+                gradients[5] = grad.new_empty(*self._leading, queries, keys, dtype=torch.float32)
+            weights = operands.query_weight, operands.key_weight
+            gradients[6:] = (None if x is None else torch.zeros_like(x) for x in weights)
+        layout = self._layout(tensors, grad, *gradients[:3], *gradients[6:])
+        addresses = [0 if x is None else x.data_ptr() for x in gradients]
+        addresses[3:6] = addresses[3], addresses[5], addresses[4]
+        self._passes[1].run(self._items, self._arguments(operands, tensors, layout, (grad.data_ptr(), *addresses)))
+        return tuple(map(_summed, gradients, operands))
 
     def _like(self, x: Tensor) -> Tensor:
         """Return memory for the gradient of a tensor, with all leading dimensions."""
@@ -379,21 +409,17 @@ class _Bound:
         query = memory_of(operands[0], "query", dtype, of_query)
         key = memory_of(operands[1], "key", dtype, of_key)
         value = memory_of(operands[2], "value", dtype, of_value)
-        if self._plain:
-            return [query, key, value]
-        return [
-            *(query, key, value),
-            *(
-                x if x is None else memory_of(x, name, kind)
-                for x, (name, kind) in zip(operands[3:9], _KINDS, strict=True)
-            ),
-        ]
+        tensors: list[Tensor | None] = [query, key, value]
+        for index, _, name, kind in self._slots:
+            x: Any = operands[index]
+            tensors.append(x if x is None else memory_of(x, name, kind))
+        return tensors
 
-    def _layout(self, tensors: list[Tensor | None], *results: Tensor) -> _Layout:
+    def _layout(self, tensors: list[Tensor | None], *results: Tensor | None) -> _Layout:
         """Return the table of sizes and strides of a call, which is made once for all calls with the same strides."""
         # The shapes of query, key, value and results are those of the problem; the others may broadcast in other ways.
         strides: Any = tuple([None if x is None else x.stride() for x in (*tensors, *results)])
-        if not self._plain:
+        if self._slots:
             strides = strides, tuple([None if x is None else x.shape for x in tensors[3:]])
         layout = self._layouts.get(strides)
         if layout is None:
@@ -402,33 +428,31 @@ class _Bound:
             layout = self._layouts[strides] = self._laid_out(tensors, results)
         return layout
 
-    def _laid_out(self, tensors: list[Tensor | None], results: tuple[Tensor, ...]) -> _Layout:
-        every = [*tensors, *[None] * (_TENSORS - len(tensors))]
-        query, key, value, sink, vector, bias, first, last, mask = every
+    def _laid_out(self, tensors: list[Tensor | None], results: tuple[Tensor | None, ...]) -> _Layout:
+        query = tensors[0]
         assert query is not None
         output = self._output_strides(query)
-        grad, *gradients = results or (None,) * 4
-        table = [*(1, 1, *self._leading)[-2:], *self._sizes]
-        for x in (query, key, value):
-            table += self._strides(x, 2)
-        table += self._strides(grad, 2) if grad is not None else self._over_items(self._output_shape, output, 2)
-        for x in (first, last):
-            table += [*self._strides(x, 1), 0]
-        for x in (mask, bias):
-            table += self._strides(x, 2)
-        *of_vector, by = self._strides(vector, 1)
-        table += [*self._strides(sink, 0), 0, 0, *of_vector, 0, by]
-        for x in gradients:
-            table += self._strides(x, 2)
+        grad, *gradients = results or (None,) * 6
+        others = dict(zip((name for _, _, name, _ in self._slots), tensors[3:], strict=True))
+        # The range of a row is a matrix of one column, and under a sum a matrix is one row.
+        ends = {name: x[..., None] for name in ("first", "last") if (x := others.get(name)) is not None}
+        matrix = 1 if self.problem.core == "relu_sum" else 2
+        last = {"sink": 0, "vector": 1, "query_weight": matrix, "key_weight": matrix}
+        out = self._strides(grad, 2) if grad is not None else self._over_items(self._output_shape, output, 2)
+        strides = [*(self._strides(x, 2) for x in tensors[:3]), out]
+        strides += [self._strides(ends.get(name, others.get(name)), last.get(name, 2)) for name in _KERNEL_ORDER]
+        strides += [self._strides(x, 2 if place < 3 else matrix) for place, x in enumerate(gradients)]
+        table = [*(1, 1, *self._leading)[-2:], *self._sizes, *chain(*strides), *self._parts[bool(results)]]
         return _Layout(np.array(table, np.int64).view(np.uint64), output)
 
     def _strides(self, x: Tensor | None, last: int) -> list[int]:
-        """Return the strides of a tensor over three leading dimensions and its last ones; 0 where it broadcasts."""
-        return [0] * (3 + last) if x is None else self._over_items(x.shape, x.stride(), last)
+        """Return the strides of a tensor over three leading dimensions, rows and columns; 0 where it broadcasts."""
+        return [0] * 5 if x is None else self._over_items(x.shape, x.stride(), last)
 
     def _over_items(self, shape: Sequence[int], strides: Sequence[int], last: int) -> list[int]:
-        missing = 3 + last - len(shape)
-        return [0] * missing + [0 if size == 1 else stride for size, stride in zip(shape, strides, strict=True)]
+        steps = [0 if size == 1 else stride for size, stride in zip(shape, strides, strict=True)]
+        steps = [0] * (3 + last - len(steps)) + steps
+        return steps[:3] + [0] * (2 - last) + steps[3:]
 
     def _output_strides(self, query: Tensor) -> Shape:
         """Return the strides of an output whose dimensions lie in memory as the query's do."""
@@ -446,17 +470,23 @@ class _Bound:
     ) -> tuple[Any, ...]:
         """Return the arguments of a kernel between its range of items and its scratch."""
         query, key, value, *others = tensors
-        addresses = query.data_ptr(), key.data_ptr(), value.data_ptr()  # type: ignore[union-attr]
-        if self._plain:
-            return layout.table, *self._numbers, *addresses, 0, 0, 0, 0, 0, 0, *results, _NOTHING, self._empty
-        sink, vector, bias, *ranges = (0 if x is None else x.data_ptr() for x in others)
-        rest = *ranges, bias, sink, vector
-        return layout.table, *self._numbers, *addresses, *rest, *results, operands.drop, self._empty
+        addresses = [0] * len(_KERNEL_ORDER) if others else _NO_ADDRESSES
+        for (_, place, _, _), x in zip(self._slots, others, strict=True):
+            addresses[place] = 0 if x is None else x.data_ptr()
+        operands_at = query.data_ptr(), key.data_ptr(), value.data_ptr()  # type: ignore[union-attr]
+        return layout.table, *self._numbers, *operands_at, *addresses, *results, operands.drop, self._empty
 
     def with_graph(self, operands: _Operands, needed: Sequence[bool], grad: Tensor) -> list[Tensor | None]:
         """Return the gradients of the operands with a graph."""
         rank, problem = len(self._leading), self.problem
         query, key, value, sink, vector, bias = operands[:6]
+        # Under a sum, a matrix is one row.
+        rows = -2 if problem.core == "relu_sum" else None
+        weights = [
+            x if x is None or rows is None else x.unsqueeze(rows) for x in (operands.query_weight, operands.key_weight)
+        ]
+        sources = (wide(query), wide(key)) if self._mapped else (query, key)
+        query, key = (x if w is None else x @ w.mT for x, w in zip(sources, weights, strict=True))
         parameter = None if sink is None else full_rank(sink[..., None, None], rank + 2)
         if self._name == "entmax":
             parameter = torch.tensor(self._alpha, dtype=torch.float64, device="cpu")
@@ -468,19 +498,40 @@ class _Bound:
             parameter=parameter,
             bias=None if bias is None else full_rank(bias, rank + 2),
         )
-        ties = first_equals(key) if problem.normalizer == "hard" else None
-        factor, dropout = operands.scale, operands.dropout
+        ties = first_equals(operands.key) if problem.normalizer == "hard" else None
+        factor, dropout = self._scale, operands.dropout
         mechanism = Mechanism(problem.core, problem.pointwise, self._name, factor, dropout, False, self._leading)
+        sides = needed[0] or needed[6], needed[1] or needed[7]
         d_query, d_key, d_value, _, d_vector, d_sink, d_bias, *_ = differentiable_gradients(
             mechanism,
             operands.visibility,
             terms,
-            [*needed[:3], False, needed[4], needed[3], needed[5]],
+            [*sides, needed[2], False, needed[4], needed[3], needed[5]],
             (grad, None),
             Constants(operands.seed, None if ties is None else full_rank(ties, rank + 1)),
         )
-        gradients = d_query, d_key, d_value, d_sink, d_vector, d_bias
+        d_sides: list[Tensor | None] = [d_query, d_key]
+        d_weights: list[Tensor | None] = [None, None]
+        for side, weight in enumerate(weights):
+            gradient = d_sides[side]
+            if weight is not None and gradient is not None:
+                d_sides[side], d_weight = gradient @ weight, gradient.mT @ sources[side]
+                d_weights[side] = d_weight if rows is None else d_weight.squeeze(rows)
+        gradients = *d_sides, d_value, d_sink, d_vector, d_bias, *d_weights
         return [_summed(g, x) for g, x in zip(gradients, operands, strict=False)]
+
+
+def _maps(problem: Problem, call: Call) -> Maps | None:
+    """Return the matrices that map queries and keys, if the kernel applies them: on one thread, and to narrow rows."""
+    maps = call.score.maps
+    widest = max(call.query.shape[-1], call.key.shape[-1])
+    number = maps is not None and not isinstance(maps.scale, Tensor)
+    return maps if number and widest <= WIDEST and _alone(problem) else None
+
+
+def _float(x: Any) -> Any:
+    """Return a tensor in float32; anything else as it is."""
+    return x.float() if isinstance(x, Tensor) and x.dtype != torch.float32 else x
 
 
 def _to_look_up(call: Call, ties: bool) -> Operands:

@@ -2,7 +2,8 @@
 
 A kernel takes addresses, strides and sizes, so that it reads every tensor as it is: broadcast, transposed, by groups of
 heads. Products and distances, which are subtracted, are computed in registers (`qkv.linalg.small_matmul`), for eight
-rows at a time. Operands are float32 or bfloat16, converted while they are packed; all else is float32.
+rows at a time. Operands are float32 or bfloat16, converted while they are packed; all else is float32. Where a score
+maps queries or keys by a matrix, each item's rows are mapped once they are packed.
 """
 
 # mypy: ignore-errors
@@ -37,6 +38,7 @@ from qkv.linalg.small_matmul import (
     N1,
     distances_to_panels,
     multiply_panels,
+    multiply_rows,
     multiply_transposed,
     multiply_visible,
     tanh_to_panels,
@@ -49,8 +51,38 @@ DOT, DISTANCE, RELU_SUM, TANH_SUM = 0, 1, 2, 3
 # Exact in float32; a Python float would promote float32 to float64.
 ZERO, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)
 
-QUERY, KEY, VALUE, OUT, FIRST, LAST, MASK, BIAS, PARAMETER, VECTOR, D_QUERY, D_KEY, D_VALUE = range(6, 71, 5)
+QUERY, KEY, VALUE, OUT, FIRST, LAST, MASK, BIAS, PARAMETER, VECTOR, QUERY_WEIGHT, KEY_WEIGHT, *_GRADIENTS = range(
+    8, 93, 5
+)
 """Where the strides of a tensor begin in the table, after its sizes: over three leading dimensions, rows, columns."""
+D_QUERY, D_KEY, D_VALUE, D_QUERY_WEIGHT, D_KEY_WEIGHT = _GRADIENTS
+PARTS = 93
+"""Where the places of the parts of a thread's scratch begin in the table, in the order of `scratch_parts`."""
+
+
+def scratch_parts(queries, keys, width, value_width, columns, of_key, maps_query, maps_key, backward):
+    """Return how many numbers each part of a thread's scratch has; sizes are multiples of 16.
+
+    Args:
+        queries, keys, width, value_width: Q, K, F and V.
+        columns, of_key: D and E, the widths of a query and a key as the caller gives them.
+        maps_query, maps_key: whether they are mapped to F numbers.
+        backward: whether it is the scratch of the backward pass.
+    """
+    from_query, from_key = columns * maps_query, of_key * maps_key
+    rows = queries if backward else int(BLOCK)
+    either, widest = max(queries, keys), max(width, value_width)
+    return (
+        *(queries * width, keys * width, keys * value_width),  # q, k, v
+        *(queries * from_query, keys * from_key),  # the rows that are mapped
+        *(from_query * width, from_key * width),  # the matrices by columns, (D, F)
+        *(width, 64),  # the vector, and what entmax needs
+        either * widest if backward else keys * width,  # t
+        *(rows * keys, rows * value_width),  # s; o, or g
+        *((keys * value_width, rows * keys, keys, keys, width) if backward else (0,) * 5),  # u, d, x, spare, d_vector
+        *((from_query * width, from_key * width) if backward else (0, 0)),  # the matrices by rows, (F, D)
+        max(either, width) * max(from_query, from_key) if backward else 0,  # m
+    )
 
 
 def _array_at(kind_of):
@@ -86,6 +118,11 @@ _floats_at, _doubles_at, _ints_at, _bytes_at = (
     for name in ("float32", "float64", "int32", "uint8")
 )
 _values_at = _array_at(lambda kind: kind)
+
+
+@inlined
+def _part(floats, sizes, index):
+    return floats[sizes[PARTS + index] : sizes[PARTS + index + 1]]
 
 
 @helper
@@ -204,12 +241,17 @@ def _take_mean(s, at, low, high, padded_keys, visible):
 
 
 @inlined
-def _weigh(rule, s, at, low, high, padded_keys, visible, parameter, alpha, near, columns):
-    """s ← the weights of a row of scores, zeros for keys that it does not see; return the row state."""
+def _weigh(rule, s, at, low, high, padded_keys, visible, parameter, alpha, near, columns, needs_state):
+    """s ← the weights of a row of scores, zeros for keys that it does not see; return the row state.
+
+    That of a softmax is computed only if it is needed: a logarithm takes a third of a row of sixteen keys.
+    """
     state = np.float64(visible)
     if rule == SOFTMAX:
         top, total = softmax(s, at, low, high, padded_keys, parameter)
-        state = np.float64(top) + np.log(np.float64(total)) if total != 0 else -np.inf
+        state = -np.inf
+        if needs_state and total != 0:
+            state = np.float64(top) + np.log(np.float64(total))
     elif rule == SUM:
         state = np.float64(divide_by_sum(s, at, low, high, padded_keys))
     elif rule == MEAN:
@@ -290,6 +332,61 @@ def _add_ones(q, k, padded_width, queries, low, high):
 
 
 @helper
+def _load_weight(sizes, item, first, weight, strides, of_row, by, rows, columns, to, padded_columns):
+    """Copy an item's matrix into a table, unless the item before it had the same."""
+    at = _place(sizes, strides, item)
+    if item == first or at != _place(sizes, strides, item - N1):
+        load(_floats_at(weight, 0), at, of_row, by, N0, rows, columns, to, padded_columns, rows)
+
+
+@helper
+def _map_rows(sizes, item, start, weight, strides, x, rows, columns, to, width, padded_width, table):
+    """to ← x·Wᵀ."""
+    by_row, by, padded = sizes[strides + 3], sizes[strides + 4], round_up(columns)
+    _load_weight(sizes, item, start, weight, strides, by, by_row, columns, width, table, padded_width)
+    for r in range(N0, rows, BLOCK):
+        multiply_rows(
+            to, r * padded_width, padded_width, x, r * padded, padded, N1, table, N0, padded_width, columns,
+            padded_width,
+        )  # fmt: skip
+
+
+@helper
+def _map_back(
+    sizes, item, start, weight, strides, d, at, of_d, x, rows, columns, width, table, m, d_weight, d_strides,
+):  # fmt: skip
+    """m ← d·W, the gradient of x, where row r of d begins at `at + r·of_d`; add dᵀ·x to the gradient of W."""
+    padded, gradients = round_up(columns), _floats_at(d_weight, 0)
+    to, by_row, by = _place(sizes, d_strides, item), sizes[d_strides + 3], sizes[d_strides + 4]
+    for block in range(N0, width, BLOCK):
+        multiply_rows(m, N0, padded, d, at + block, N1, of_d, x, N0, padded, rows, padded)
+        for f in range(block, min(width, block + BLOCK)):
+            for c in range(columns):
+                gradients[to + f * by_row + c * by] += m[(f - block) * padded + c]
+    _load_weight(
+        sizes, item, start, weight, strides, sizes[strides + 3], sizes[strides + 4], width, columns, table, padded
+    )
+    for r in range(N0, rows, BLOCK):
+        multiply_rows(m, r * padded, padded, d, at + r * of_d, of_d, N1, table, N0, padded, width, padded)
+
+
+@inlined
+def _store_gradient(
+    sizes, item, start, like, d, at, x, rows, columns, width, padded_width, weight, strides, table, m, d_weight,
+    d_strides, address, of_gradient,
+):  # fmt: skip
+    """Write the gradient of queries or keys from that of what they are mapped to, d."""
+    if weight != N0:
+        _map_back(
+            sizes, item, start, weight, strides, d, at, padded_width, x, rows, columns, width, table, m, d_weight,
+            d_strides,
+        )  # fmt: skip
+        _store_item(sizes, item, like, m, N0, N0, rows, columns, round_up(columns), address, of_gradient)
+    else:
+        _store_item(sizes, item, like, d, at, N0, rows, width, padded_width, address, of_gradient)
+
+
+@helper
 def _write_bias_gradient(d, at, d_bias, start, keys):
     gradients = _floats_at(d_bias, 0)
     for k in range(keys):
@@ -298,29 +395,50 @@ def _write_bias_gradient(d, at, d_bias, start, keys):
 
 @inlined
 def _load_operands(
-    sizes, item, core, like, query, key, value, first, last, mask, q, k, v, padded_rows, padded_keys, padded_width,
-    padded_value_width, ends, ranges, seen,
+    sizes, item, start, core, like, query, key, value, first, last, mask, vector, query_weight, key_weight, floats,
+    ends, ranges, seen,
 ):  # fmt: skip
-    """Copy an item's operands, zeros for what no query sees and for queries that see nothing."""
-    queries, width, value_width = sizes[2], sizes[4], sizes[5]
+    """Copy an item's operands, zeros for what no query sees and for queries that see nothing, and map them."""
+    queries, keys, width, value_width, columns, of_key = sizes[2], sizes[3], sizes[4], sizes[5], sizes[6], sizes[7]
+    padded_rows, padded_keys, padded_width = round_up(queries), round_up(keys), round_up(width)
+    q, k, v = _part(floats, sizes, 0), _part(floats, sizes, 1), _part(floats, sizes, 2)
+    x, y = q, k
+    if query_weight != N0:
+        x = _part(floats, sizes, 3)
+    if key_weight != N0:
+        y = _part(floats, sizes, 4)
+    padded_value_width, padded_columns, padded_of_key = round_up(value_width), round_up(columns), round_up(of_key)
     low, high = _find_ends(sizes, item, first, last, padded_rows, ends, ranges)
-    _load_item(sizes, item, like, query, QUERY, N0, queries, width, q, padded_width, padded_rows)
-    _load_item(sizes, item, like, key, KEY, low, high, width, k, padded_width, padded_keys)
+    _load_item(sizes, item, like, query, QUERY, N0, queries, columns, x, padded_columns, padded_rows)
+    _load_item(sizes, item, like, key, KEY, low, high, of_key, y, padded_of_key, padded_keys)
     _load_item(sizes, item, like, value, VALUE, low, high, value_width, v, padded_value_width, padded_keys)
-    if core == RELU_SUM:
-        _add_ones(q, k, padded_width, queries, low, high)
     if first != N0 or last != N0:
-        _clear_blind(q, padded_width, queries, ends)
+        _clear_blind(x, padded_columns, queries, ends)
     if mask != N0 or min(first, last) != N0:
         _find_seen(sizes, item, mask, ends, low, high, seen)
-        _clear_hidden(k, padded_width, low, high, seen)
+        _clear_hidden(y, padded_of_key, low, high, seen)
         _clear_hidden(v, padded_value_width, low, high, seen)
+    if query_weight != N0:
+        _map_rows(
+            sizes, item, start, query_weight, QUERY_WEIGHT, x, padded_rows, columns, q, width, padded_width,
+            _part(floats, sizes, 5),
+        )  # fmt: skip
+    if key_weight != N0:
+        _map_rows(
+            sizes, item, start, key_weight, KEY_WEIGHT, y, padded_keys, of_key, k, width, padded_width,
+            _part(floats, sizes, 6),
+        )  # fmt: skip
+    if core == RELU_SUM:
+        _add_ones(q, k, padded_width, queries, low, high)
+    if vector != N0:
+        weight = _part(floats, sizes, 7)
+        _load_item(sizes, item, weight, vector, VECTOR, N0, N1, width, weight, padded_width, N1)
 
 
 @inlined
 def _weigh_row(
-    sizes, item, r, shape, number, rule, scale, alpha, sink, mask, bias, drop, s, at, low, high, padded_keys, near,
-    columns,
+    sizes, item, r, shape, number, rule, scale, alpha, sink, mask, bias, s, at, low, high, padded_keys, near, columns,
+    needs_state,
 ):  # fmt: skip
     """s ← the weights of a row from its products, without dropout; return the row state and how many it sees."""
     hidden = np.float32(-np.inf) if rule == SOFTMAX or rule >= HARD else ZERO
@@ -330,7 +448,7 @@ def _weigh_row(
         _add_bias(sizes, item, r, bias, s, at, low, high)
     if mask != N0:
         visible = _hide(sizes, item, r, mask, s, at, low, high, hidden)
-    state = _weigh(rule, s, at, low, high, padded_keys, visible, sink, alpha, near, columns)
+    state = _weigh(rule, s, at, low, high, padded_keys, visible, sink, alpha, near, columns, needs_state)
     if mask != N0 and rule == SIGMOID:
         _hide(sizes, item, r, mask, s, at, low, high, ZERO)
     return state, visible
@@ -338,13 +456,14 @@ def _weigh_row(
 
 def _forward(
     start, stop, sizes, core, shape, rule, scale, number, alpha, query, key, value, first, last, mask, bias, parameter,
-    vector, out, state, drop, like, floats, doubles, rows,
+    vector, query_weight, key_weight, out, state, drop, like, floats, doubles, rows,
 ):  # fmt: skip
     """Compute the items start to stop.
 
     Args:
         start, stop: the range of items, counted over three leading dimensions.
-        sizes: the last two leading dimensions, Q, K, F and V, and then the strides of all tensors.
+        sizes: the last two leading dimensions, Q, K, F, V, and the widths of query and key, D and E, which are F where
+            they are not mapped; then the strides of all tensors; then where the parts of `floats` begin.
         core: the number of a core: products, squared distances, sums, or sums of tanh.
         shape, number: the function that follows, as in `weights_kernel` and `row_registers_kernel`, and its number.
         rule: the number of a normalizer, as there or above.
@@ -355,35 +474,28 @@ def _forward(
         mask, bias: addresses, of bytes and float32, over (Q, K); 0 for none.
         parameter: the address of the sink, or a sigmoid's bias, of each item, float32; 0 for none.
         vector: the address of what multiplies the features of each item under TANH_SUM, (F), float32; 0 for none.
+        query_weight, key_weight: addresses of matrices that map queries, (F, D), and keys, (F, E), float32; 0 for none.
         out: the address of the output.
         state: the address of the row states, (items, Q), float64; 0 if not requested.
         drop: seed, threshold and the bits of 1/(1 − p) of dropout; empty for none.
         like: an empty array of the operands' type.
-        floats, doubles, rows: scratch of this thread: (Q, F), (K, F), (K, V), (F, K), (8, K), (8, V), twice F and 64
-            numbers; (K + 1) numbers, and K more; two for each row, and for each eight rows.
+        floats, doubles, rows: scratch of this thread: `scratch_parts`; (K + 1) numbers, and K more; two for each row,
+            and for each eight rows.
     """
     queries, keys, width, value_width = sizes[2], sizes[3], sizes[4], sizes[5]
     padded_rows, padded_keys = round_up(queries), round_up(keys)
     padded_width, padded_value_width = round_up(width), round_up(value_width)
     ends, ranges = rows[:padded_rows], rows[padded_rows:]
-    at_k = padded_rows * padded_width
-    at_v = at_k + padded_keys * padded_width
-    at_t = at_v + padded_keys * padded_value_width
-    at_s = at_t + padded_keys * padded_width
-    at_o = at_s + BLOCK * padded_keys
-    at_w = at_o + BLOCK * padded_value_width
-    end = at_w + padded_width
-    q, k, v, t, s = floats[:at_k], floats[at_k:at_v], floats[at_v:at_t], floats[at_t:at_s], floats[at_s:at_o]
-    o, weight, columns, near = floats[at_o:at_w], floats[at_w:end], floats[end:], doubles[: keys + N1]
-    seen = doubles[keys + N1 :].view(np.uint64)
+    q, k, v = _part(floats, sizes, 0), _part(floats, sizes, 1), _part(floats, sizes, 2)
+    weight, columns, t = _part(floats, sizes, 7), _part(floats, sizes, 8), _part(floats, sizes, 9)
+    s, o = _part(floats, sizes, 10), _part(floats, sizes, 11)
+    near, seen = doubles[: keys + N1], doubles[keys + N1 :].view(np.uint64)
     states, parameters = _doubles_at(state, 0), _floats_at(parameter, 0)
     for item in range(start, stop):
         _load_operands(
-            sizes, item, core, like, query, key, value, first, last, mask, q, k, v, padded_rows, padded_keys,
-            padded_width, padded_value_width, ends, ranges, seen,
+            sizes, item, start, core, like, query, key, value, first, last, mask, vector, query_weight, key_weight,
+            floats, ends, ranges, seen,
         )  # fmt: skip
-        if vector != N0:
-            _load_item(sizes, item, parameters, vector, VECTOR, N0, N1, width, weight, padded_width, N1)
         transpose_to_panels(k, padded_keys, padded_width, t)
         sink = np.float32(-np.inf)
         if parameter != N0:
@@ -397,8 +509,8 @@ def _forward(
                 r, at = block * BLOCK + i, i * padded_keys
                 low, high = ends[r, 0], ends[r, 1]
                 row_state, _ = _weigh_row(
-                    sizes, item, r, shape, number, rule, scale, alpha, sink, mask, bias, drop, s, at, low, high,
-                    padded_keys, near, columns,
+                    sizes, item, r, shape, number, rule, scale, alpha, sink, mask, bias, s, at, low, high, padded_keys,
+                    near, columns, state != N0,
                 )  # fmt: skip
                 if state != N0:
                     states[item * queries + r] = row_state
@@ -411,41 +523,32 @@ def _forward(
 
 def _backward(
     start, stop, sizes, core, shape, rule, scale, number, alpha, query, key, value, first, last, mask, bias, parameter,
-    vector, grad, d_query, d_key, d_value, d_parameter, d_bias, d_vector, drop, like, floats, doubles, rows,
+    vector, query_weight, key_weight, grad, d_query, d_key, d_value, d_parameter, d_bias, d_vector, d_query_weight,
+    d_key_weight, drop, like, floats, doubles, rows,
 ):  # fmt: skip
     """Compute the gradients of the items start to stop, with recomputed weights.
 
     Args:
         start, stop, sizes, core, shape, rule, scale, number, alpha, query, key, value, first, last, mask, bias,
-            parameter, vector, drop, like: as `forward`.
+            parameter, vector, query_weight, key_weight, drop, like, floats, doubles, rows: as `forward`.
         grad: the address of the output's gradient, whose strides take the place of the output's.
-        d_query, d_key, d_value: addresses of the gradients.
+        d_query, d_key, d_value: addresses of the gradients; only that of the values has numbers where scores have no
+            slope.
         d_parameter: the address of the gradient of each item's sink, float64; 0 if not requested.
         d_bias, d_vector: likewise of the bias, (items, Q, K), and of the vector, (items, F); float32.
-        floats, doubles, rows: scratch of this thread: (Q, F), (K, F), (K, V), (Q, V), the largest of these,
-            (K, V), twice (Q, K), twice K, twice F and 64 numbers; (K + 1) numbers, and K more; two for each row, and
-            for each eight rows.
+        d_query_weight, d_key_weight: likewise of the matrices, zeros to which the items are added.
     """
     queries, keys, width, value_width = sizes[2], sizes[3], sizes[4], sizes[5]
     padded_rows, padded_keys = round_up(queries), round_up(keys)
     padded_width, padded_value_width = round_up(width), round_up(value_width)
     ends, ranges = rows[:padded_rows], rows[padded_rows:]
-    at_k = padded_rows * padded_width
-    at_v = at_k + padded_keys * padded_width
-    at_g = at_v + padded_keys * padded_value_width
-    at_t = at_g + padded_rows * padded_value_width
-    at_u = at_t + max(padded_rows, padded_keys) * max(padded_width, padded_value_width)
-    at_s = at_u + padded_keys * padded_value_width
-    at_d = at_s + padded_rows * padded_keys
-    at_x = at_d + padded_rows * padded_keys
-    at_y = at_x + padded_keys
-    at_w = at_y + padded_keys
-    at_dw = at_w + padded_width
-    end = at_dw + padded_width
-    q, k, v, g, t = floats[:at_k], floats[at_k:at_v], floats[at_v:at_g], floats[at_g:at_t], floats[at_t:at_u]
-    u, s, d, x, spare = floats[at_u:at_s], floats[at_s:at_d], floats[at_d:at_x], floats[at_x:at_y], floats[at_y:at_w]
-    weight, d_weight = floats[at_w:at_dw], floats[at_dw:end]
-    columns, near, seen = floats[end:], doubles[: keys + N1], doubles[keys + N1 :].view(np.uint64)
+    q, k, v = _part(floats, sizes, 0), _part(floats, sizes, 1), _part(floats, sizes, 2)
+    mapped_q, mapped_k = _part(floats, sizes, 3), _part(floats, sizes, 4)
+    weight, columns, t = _part(floats, sizes, 7), _part(floats, sizes, 8), _part(floats, sizes, 9)
+    s, g, u, d = _part(floats, sizes, 10), _part(floats, sizes, 11), _part(floats, sizes, 12), _part(floats, sizes, 13)
+    x, spare, d_weight = _part(floats, sizes, 14), _part(floats, sizes, 15), _part(floats, sizes, 16)
+    to_query, to_key, m = _part(floats, sizes, 17), _part(floats, sizes, 18), _part(floats, sizes, 19)
+    near, seen = doubles[: keys + N1], doubles[keys + N1 :].view(np.uint64)
     parameters, d_parameters = _floats_at(parameter, 0), _doubles_at(d_parameter, 0)
     # The gradient of ‖q − k‖² with respect to q is 2(q − k).
     factor = scale * TWO if core == DISTANCE else scale
@@ -453,11 +556,9 @@ def _backward(
     needs_scores = has_slope or max(d_parameter, d_bias) != N0
     for item in range(start, stop):
         _load_operands(
-            sizes, item, core, like, query, key, value, first, last, mask, q, k, v, padded_rows, padded_keys,
-            padded_width, padded_value_width, ends, ranges, seen,
+            sizes, item, start, core, like, query, key, value, first, last, mask, vector, query_weight, key_weight,
+            floats, ends, ranges, seen,
         )  # fmt: skip
-        if vector != N0:
-            _load_item(sizes, item, parameters, vector, VECTOR, N0, N1, width, weight, padded_width, N1)
         _load_item(sizes, item, like, grad, OUT, N0, queries, value_width, g, padded_value_width, padded_rows)
         if first != N0 or last != N0:
             _clear_blind(g, padded_value_width, queries, ends)
@@ -479,8 +580,8 @@ def _backward(
                     for j in range(low // LANES * LANES, round_up(high)):
                         x[j] = s[at + j]
                 row_state, visible = _weigh_row(
-                    sizes, item, r, shape, number, rule, scale, alpha, sink, mask, bias, drop, s, at, low, high,
-                    padded_keys, near, columns,
+                    sizes, item, r, shape, number, rule, scale, alpha, sink, mask, bias, s, at, low, high, padded_keys,
+                    near, columns, sink != -np.inf,
                 )  # fmt: skip
                 bits, keep = np.uint32(0), ONE
                 if drop.size:
@@ -508,28 +609,37 @@ def _backward(
             d_parameters[item] = g_sink
         multiply_transposed(t, padded_value_width, padded_keys, s, padded_keys, g, ranges, padded_rows, v, False)
         _store_item(sizes, item, like, t, N0, N0, keys, value_width, padded_value_width, d_value, D_VALUE)
-        if has_slope and core == TANH_SUM:
-            tanh_gradients(d, padded_keys, q, k, weight, t, d_weight, padded_width, queries, padded_rows, ends)
-            _store_item(sizes, item, like, t, N0, N0, keys, width, padded_width, d_key, D_KEY)
-            _store_item(sizes, item, like, q, N0, N0, queries, width, padded_width, d_query, D_QUERY)
-            if d_vector != N0:
-                store(d_weight, N0, N1, width, padded_width, _floats_at(d_vector, 0), item * width, width, N1)
-        elif has_slope:
-            differences = core == DISTANCE
-            multiply_transposed(t, padded_width, padded_keys, d, padded_keys, q, ranges, padded_rows, k, differences)
-            column = N1 if core == RELU_SUM else N0
-            _store_item(sizes, item, like, t, column, N0, keys, width, padded_width, d_key, D_KEY)
-            for block in range(padded_rows // BLOCK):
-                to, row = block * BLOCK * padded_width, block * BLOCK * padded_keys
-                if differences:
-                    low, high = ranges[block, 0], max(ranges[block, 0], ranges[block, 1])
-                    weighted_differences(
-                        t, to, padded_width, d, row + low, padded_keys, N1, k, low * padded_width, padded_width,
-                        high - low, q, to, padded_width,
-                    )  # fmt: skip
-                else:
-                    multiply_visible(t, to, padded_width, d, row, padded_keys, k, ranges, block)
-            _store_item(sizes, item, like, t, N0, N0, queries, width, padded_width, d_query, D_QUERY)
+        if has_slope:
+            differences, column, d_q = core == DISTANCE, N0, t
+            if core == TANH_SUM:
+                d_q = q
+                tanh_gradients(d, padded_keys, q, k, weight, t, d_weight, padded_width, queries, padded_rows, ends)
+                if d_vector != N0:
+                    store(d_weight, N0, N1, width, padded_width, _floats_at(d_vector, 0), item * width, width, N1)
+            else:
+                column = N1 if core == RELU_SUM else N0
+                multiply_transposed(
+                    t, padded_width, padded_keys, d, padded_keys, q, ranges, padded_rows, k, differences
+                )
+            _store_gradient(
+                sizes, item, start, like, t, column, mapped_k, keys, sizes[7], width, padded_width, key_weight,
+                KEY_WEIGHT, to_key, m, d_key_weight, D_KEY_WEIGHT, d_key, D_KEY,
+            )  # fmt: skip
+            if core != TANH_SUM:
+                for block in range(padded_rows // BLOCK):
+                    to, row = block * BLOCK * padded_width, block * BLOCK * padded_keys
+                    if differences:
+                        low, high = ranges[block, 0], max(ranges[block, 0], ranges[block, 1])
+                        weighted_differences(
+                            t, to, padded_width, d, row + low, padded_keys, N1, k, low * padded_width, padded_width,
+                            high - low, q, to, padded_width,
+                        )  # fmt: skip
+                    else:
+                        multiply_visible(t, to, padded_width, d, row, padded_keys, k, ranges, block)
+            _store_gradient(
+                sizes, item, start, like, d_q, N0, mapped_q, queries, sizes[6], width, padded_width, query_weight,
+                QUERY_WEIGHT, to_query, m, d_query_weight, D_QUERY_WEIGHT, d_query, D_QUERY,
+            )  # fmt: skip
 
 
 def _kernels(function, addresses):
@@ -543,4 +653,4 @@ def _kernels(function, addresses):
     }
 
 
-forward, backward = _kernels(_forward, 11), _kernels(_backward, 16)
+forward, backward = _kernels(_forward, 13), _kernels(_backward, 20)

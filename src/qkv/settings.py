@@ -245,21 +245,17 @@ def read_toml(path: Path) -> dict[str, Any]:
         tables = tomllib.loads(data.decode("utf-8-sig"))
         _expect_brief(tables)
     except OSError as error:
-        raise ConfigError(
-            setting("config"), "a readable file", f"{path}: {error.strerror}", "Check the name."
-        ) from None
+        problem = "a readable file", f"{path}: {error.strerror}", "Check the name."
     except UnicodeDecodeError as error:
         got = f"{path}: byte 0x{data[error.start]:02X} at byte {error.start + 1:,}"
-        raise ConfigError(setting("config"), "TOML in UTF-8", got, "Save it as plain text in UTF-8.") from None
+        problem = "TOML in UTF-8", got, "Save it as plain text in UTF-8."
     except ValueError as error:
-        raise ConfigError(
-            setting("config"), "TOML in UTF-8", f"{path}: {str(error)[:_EXCERPT]}", "Correct that line."
-        ) from None
+        problem = "TOML in UTF-8", f"{path}: {str(error)[:_EXCERPT]}", "Correct that line."
     except RecursionError:
-        raise ConfigError(
-            setting("config"), "flat tables of settings", f"{path}: nested too deeply", "Use flat tables."
-        ) from None
-    return tables
+        problem = "flat tables of settings", f"{path}: nested too deeply", "Use flat tables."
+    else:
+        return tables
+    raise ConfigError(setting("config"), *problem) from None
 
 
 def _expect_brief(item: Any) -> None:

@@ -12,7 +12,7 @@ Every problem with a file is a `DataError` that starts with `file:line` and ends
 import gzip
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import chain, islice
@@ -523,27 +523,24 @@ def open_text(path: Path, wrap: Callable[[BinaryIO], BinaryIO] = lambda stream: 
     try:
         with open_file(path) as file:
             stream = wrap(file)
-            if path.suffix != ".gz":
-                yield stream
-                return
-            with gzip.GzipFile(fileobj=stream) as unpacked:
+            with gzip.GzipFile(fileobj=stream) if path.suffix == ".gz" else nullcontext(stream) as unpacked:
                 yield cast("BinaryIO", unpacked)
     except FileNotFoundError:
+        problem = "a file", "no such file", _name_hint(path)
         if path.is_symlink():
-            hint = "Correct the link, or give the file itself."
-            raise DataError(Place(path), "a file", "a link to a file that does not exist", hint) from None
-        raise DataError(Place(path), "a file", "no such file", _name_hint(path)) from None
+            problem = "a file", "a link to a file that does not exist", "Correct the link, or give the file itself."
     except IsADirectoryError:
-        raise DataError(Place(path), "a file", "a folder", "Give a file inside it.") from None
+        problem = "a file", "a folder", "Give a file inside it."
     except PermissionError:
-        got = "a file without read permission"
-        raise DataError(Place(path), "a readable file", got, "Change its permissions.") from None
+        problem = "a readable file", "a file without read permission", "Change its permissions."
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         hint = "Copy or compress it again; if it is plain text, remove .gz from its name."
-        raise DataError(Place(path), "a complete gzip file", str(error), hint) from None
+        problem = "a complete gzip file", str(error), hint
     except OSError as error:
-        got = error.strerror or str(error)
-        raise DataError(Place(path), "a readable file", got, "Check the path and the disk.") from None
+        problem = "a readable file", error.strerror or str(error), "Check the path and the disk."
+    else:
+        return
+    raise DataError(Place(path), *problem) from None
 
 
 def _name_hint(path: Path) -> str:

@@ -40,23 +40,21 @@ def not_finite(task: Task[Any], batches: Sequence[Sequence[int]], step: int, wha
     return TrainingError(f"{what} at step {step:,}", "a finite number", f"{got} {cause}", hint)
 
 
-def weights_not_finite(model: nn.Module, step: int) -> TrainingError | None:
+def expect_finite_weights(model: nn.Module, step: int) -> None:
     """Check that all weights are finite, so that bad ones never replace a good checkpoint.
 
     Args:
         model: the model to check.
         step: number of completed updates.
 
-    Returns:
-        The error to raise, or None.
+    Raises:
+        TrainingError: some are not.
     """
     for name, tensor in model.state_dict().items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             lower = "The last good checkpoint is intact. Lower learning_rate, or raise warmup, with a new "
             hint = lower + setting("out") + "."
-            got = "NaN or Inf"
-            return TrainingError(f"{name} after step {step:,}", "finite weights", got, hint)
-    return None
+            raise TrainingError(f"{name} after step {step:,}", "finite weights", "NaN or Inf", hint)
 
 
 def show_lines(lines: Sequence[int]) -> str:

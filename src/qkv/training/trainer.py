@@ -44,7 +44,7 @@ from qkv.training.events import (
     Validated,
     Validating,
 )
-from qkv.training.faults import not_finite, show_lines, suggest_smaller_batches, weights_not_finite
+from qkv.training.faults import expect_finite_weights, not_finite, show_lines, suggest_smaller_batches
 from qkv.training.interrupts import Interrupted, Interrupts, ignoring_signals
 from qkv.training.journal import Journal
 from qkv.training.optimizer import (
@@ -533,9 +533,7 @@ class Trainer:
 
     def _save(self, figures: Sequence[Figure], better: bool) -> None:
         step = self.state.step
-        fault = weights_not_finite(self.model, step)
-        if fault is not None:
-            raise fault
+        expect_finite_weights(self.model, step)
         if self.processes.size > 1:
             self.processes.announce(_COMPARE, 0, 0)
             self._expect_same_weights()

@@ -94,7 +94,7 @@ def read_scene(loaded: Any, ids: Sequence[int], text: str, begins: tuple[int, ..
 
     Returns:
         The scene of the sequence "text"; or of "source", for a text whose states are pooled by attention, where
-        "target" is the pool's one query.
+        "target" is the label.
 
     Raises:
         DataError: there are no tokens.
@@ -103,11 +103,12 @@ def read_scene(loaded: Any, ids: Sequence[int], text: str, begins: tuple[int, ..
     expect_attention(loaded.model)
     tokens = torch.tensor([list(expect_tokens(ids))], device=device_of(loaded.model))
     with torch.no_grad(), record(loaded.model) as trace:
-        read_ids(loaded, tokens, begins)
+        scores = read_ids(loaded, tokens, begins)
     pieces = loaded.tokenizer.pieces(ids)
     pooled = any(not call.self_attention for calls in trace.calls.values() for call in calls)
     name = "source" if pooled else "text"
-    scene = trace.scene(0, {name: pieces}, title=title_of(text), notes={name: unknown_notes(pieces)})
+    label = {"target": [loaded.labels[int(scores.argmax())]]} if pooled else {}
+    scene = trace.scene(0, {name: pieces, **label}, title=title_of(text), notes={name: unknown_notes(pieces)})
     if isinstance(loaded.model, MaskedLanguageModel) and not loaded.model.config.masked_head:
         return scene  # its folder has no output layer: it gives states, and no answer
     return with_answers(scene, loaded.model, trace, lambda: _answer(loaded, tokens, pieces, begins))

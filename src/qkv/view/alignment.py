@@ -21,6 +21,7 @@ class Alignment:
         source: the S tokens that were attended to.
         target: the T tokens that attended.
         weights: the weights, (T, S); row t belongs to target token t.
+        sides: what the two sequences are called where they are drawn.
 
     Raises:
         DtypeError: tokens are not strings, or weights are not a floating-point tensor.
@@ -35,6 +36,7 @@ class Alignment:
     source: tuple[str, ...]
     target: tuple[str, ...]
     weights: Tensor
+    sides: tuple[str, str] = ("source", "target")
 
     def __post_init__(self) -> None:
         """Check and copy the arguments."""
@@ -49,7 +51,7 @@ class Alignment:
     def _repr_html_(self) -> str:
         """Return the map for a notebook, with the strongest source token of each target token as its text."""
         if self.weights.numel() == 0:
-            return table([("source", " ".join(self.source)), ("target", " ".join(self.target))])
+            return table([(self.sides[0], " ".join(self.source)), (self.sides[1], " ".join(self.target))])
         strongest = self.weights.argmax(1).tolist()
         pairs = (f"{token} to {self.source[index]}" for token, index in zip(self.target, strongest, strict=True))
         from qkv.view.picture import svg

@@ -73,6 +73,7 @@ def _described(alignment: Alignment) -> dict[str, object]:
         "target": list(labels(alignment.target)),
         "from": sentence(alignment.source),
         "to": sentence(alignment.target),
+        "sides": alignment.sides,
         "scale": alignment.scale,
         "weights": base64.b64encode(weights.tobytes()).decode(),
     }

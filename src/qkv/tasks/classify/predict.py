@@ -57,7 +57,11 @@ class Classification:
     @property
     def alignment(self) -> Alignment | None:
         """How much each token contributed to the label."""
-        return None if self.weights is None else Alignment(self.tokens, (self.label,), self.weights[None])
+        return (
+            None
+            if self.weights is None
+            else Alignment(self.tokens, (self.label,), self.weights[None], ("text", "label"))
+        )
 
 
 @answering

@@ -66,7 +66,7 @@ class Pointing:
     def alignment(self) -> Alignment | None:
         """What each step pointed at."""
         sides = (END_SHOWN, *self.elements), (*self.chosen, END_SHOWN)
-        return None if self.weights is None else Alignment(*sides, self.weights)
+        return None if self.weights is None else Alignment(*sides, self.weights, ("elements", "chosen"))
 
 
 @final

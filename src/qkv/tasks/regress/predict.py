@@ -358,7 +358,7 @@ class Regressor:
             share_of = dict(zip(indices.tolist(), shares.tolist(), strict=True))
             points = tuple(shown_point(named[point], targets[point]) for point in order.tolist())
             ordered = torch.tensor([[share_of[point] for point in order.tolist()]], dtype=torch.float64, device="cpu")
-            alignments.append(Alignment(points, (shown_row(row),), ordered))
+            alignments.append(Alignment(points, (shown_row(row),), ordered, ("points", "estimate")))
         return alignments
 
     def _inputs(self, rows: Any) -> Array:

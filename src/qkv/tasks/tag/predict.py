@@ -48,7 +48,7 @@ class Tagging:
     def alignment(self) -> Alignment | None:
         """What each word, with its tag, attends to."""
         tagged = tuple(f"{word}/{tag}" for word, tag in zip(self.words, self.tags, strict=True))
-        return None if self.weights is None else Alignment(self.tokens, tagged, self.weights)
+        return None if self.weights is None else Alignment(self.tokens, tagged, self.weights, ("text", "tags"))
 
 
 @final

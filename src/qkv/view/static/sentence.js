@@ -9,6 +9,7 @@ import { floats } from "./numbers.js";
  * @property {string[]} target labels of the T target tokens
  * @property {string} from the source in one line
  * @property {string} to the target in one line
+ * @property {[string, string]} sides what source and target are called
  * @property {[number, number]} scale weights at the two ends of the color scale
  * @property {string} weights T rows of S float32, little-endian, base64
  */

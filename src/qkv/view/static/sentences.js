@@ -33,13 +33,13 @@ function show(number, kept) {
   const sentence = decoded(data.sentences[number]);
   alignment(sentence, {
     ramp,
-    sides: ["source", "target"],
+    sides: data.sentences[number].sides,
     home: stage,
     kept,
     shown: (focus) => readout.replaceChildren(...said(sentence, focus)),
     keep: (focus, spoken) => {
       history.replaceState(null, "", address(number, focus));
-      if (spoken) byId("live").textContent = spokenFor(sentence, focus);
+      if (spoken) byId("live").textContent = spokenFor(sentence, data.sentences[number].sides, focus);
     },
   });
   const bar = element("span.ramp");
@@ -59,7 +59,7 @@ function said(sentence, focus) {
     const number = element("output", figure(weight(sentence, target, source)));
     return [token(sentence.target[target], "chip"), " attends to ", token(sentence.source[source], "chip"), number];
   }
-  if (!focus || sentence.weights.length === 0) return ["Which source words did each target word attend to?"];
+  if (!focus || sentence.weights.length === 0) return ["What attends to what? Select a word or a cell."];
   const verb = target === null ? " is attended to by " : " attends to ";
   const name = target === null ? sentence.source[source ?? 0] : sentence.target[target];
   const found = strongest(sentence, focus, 4).map((cell) =>
@@ -70,13 +70,13 @@ function said(sentence, focus) {
 
 /**
  * The screen reader text of a cell.
- * @param {Sentence} sentence @param {Focus | null} focus @returns {string}
+ * @param {Sentence} sentence @param {[string, string]} sides @param {Focus | null} focus @returns {string}
  */
-function spokenFor(sentence, focus) {
+function spokenFor(sentence, sides, focus) {
   if (focus?.target == null || focus.source == null) return "No cell selected.";
   const { target, source } = focus;
   const value = figure(weight(sentence, target, source));
-  return `Target ${target + 1}, ${sentence.target[target]}; source ${source + 1}, ${sentence.source[source]}: ${value}`;
+  return `${sides[1]} ${target + 1}, ${sentence.target[target]}; ${sides[0]} ${source + 1}, ${sentence.source[source]}: ${value}`;
 }
 
 /**
@@ -104,6 +104,7 @@ function follow() {
 
 themed();
 const count = data.sentences.length;
+document.title = count > 0 ? `${data.sentences[0].from} · Attention` : "Attention";
 byId("summary").textContent = count === 1 ? "one sentence" : `${count} sentences`;
 if (count > 0) {
   addEventListener("hashchange", follow);

@@ -24,7 +24,7 @@ def check_command(task: TaskSettings) -> Callable[..., None]:
         write_json([report.to_json_value()]) if as_json() else write_lines(str(report).splitlines())
         report.expect_usable()
         if kinds := report.kinds("kept"):
-            note(f"qkv: all of this is trained on; {on_command_line('skip', ','.join(kinds))} would leave it out.")
+            note(f"qkv: these lines are trained on; {on_command_line('skip', ','.join(kinds))} would leave them out.")
 
     check.__name__ = f"check_{task.name}"
     check.__doc__ = f"""Report all that is wrong or odd in the data of qkv train {task.name}, with file and lines.

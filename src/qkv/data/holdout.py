@@ -96,7 +96,7 @@ def split(
     unit, inputs_name = names
     if held_out:
         train, valid = _divided(items, (parts(item)[0] for item in items), held_out)
-        rule = f"one in {share} of them and of the different {inputs_name}, at most {MOST_HELD_OUT:,}"
+        rule = f"one in {share}, at most {MOST_HELD_OUT:,}"
         say(held_out_text(valid, len(items), unit, inputs_name, seed, rule))
         return Split(train, valid)
     few = f"with fewer than {share} different {inputs_name} ({len(counts):,})"
@@ -122,8 +122,8 @@ def held_out_text(
     """
     lines = [f"{item.line:,}" for item in valid[:SHOWN] if hasattr(item, "line")]
     shown = f": line {', '.join(lines)}{', …' if len(valid) > len(lines) else ''}" if lines else ""
-    same = f"; equal {inputs_name} stay on one side"
-    return f"held out to validate on: {len(valid):,} of {count:,} {unit}, {rule}, drawn by the seed {seed}{same}{shown}"
+    how = f"{rule}, drawn by the seed {seed}, none with {inputs_name} of the training"
+    return f"held out to validate on: {len(valid):,} of {count:,} {unit} ({how}){shown}"
 
 
 def hold_out(pairs: Sequence[Pair], count: int, seed: int, when: str = "") -> tuple[list[Pair], list[Pair]]:

@@ -199,11 +199,11 @@ def counts_text(labels: Iterable[str], names: str = "labels") -> str:
 
     Example:
         >>> counts_text(["good", "bad", "good"])
-        'labels: good 2, bad 1'
+        'labels: good (2), bad (1)'
     """
     counts = Counter(labels).most_common()
     more = f" and {len(counts) - _LISTED:,} more" if len(counts) > _LISTED else ""
-    return f"{names}: {', '.join(f'{brief(label)} {count:,}' for label, count in counts[:_LISTED])}{more}"
+    return f"{names}: {', '.join(f'{brief(label)} ({count:,})' for label, count in counts[:_LISTED])}{more}"
 
 
 def _in_order(items: list[Labeled], name: str) -> list[Labeled]:

@@ -68,7 +68,7 @@ def without_odd_lines(
         total: NDArray[np.int64] = np.sum(lengths, axis=0)
         longest = np.argsort(-total, kind="stable")[:_LONGEST].tolist()
         listed = ", ".join(f"{lines[index]:,} ({total[index]:,})" for index in longest)
-        say(f"{name}: {len(items):,} lines; the longest, with their characters: {listed}")
+        say(f"{name}: the longest of {len(items):,}, by line and number of characters: {listed}")
     return [item for index, item in enumerate(items) if index not in dropped] if dropped else list(items)
 
 

@@ -266,7 +266,7 @@ class MechanismConfig:
             expected = "a score of queries and keys alone"
             hint = "It reads the weights of the step before: only recurrent decoders of qkv train translate have them."
             raise ConfigError("score", expected, f'"{LOCATION}"', hint)
-        if not self.attends and (self.normalizer != "softmax" or self.sinks):
+        if self.score == _NONE and (self.normalizer != "softmax" or self.sinks):
             hint = "Choose a score, or omit what normalizes it."
             name = "sinks" if self.normalizer == "softmax" else "normalizer"
             raise ConfigError(name, "a score to normalize", f'"{_NONE}"', hint)

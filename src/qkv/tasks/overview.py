@@ -42,6 +42,7 @@ class Overview:
         seconds: time of training.
         best_step: the step of the best checkpoint; None before a validation.
         figures: its figures, the one that chose it first.
+        attends: whether its model has attention, which can be viewed.
     """
 
     folder: Path
@@ -54,6 +55,7 @@ class Overview:
     seconds: float
     best_step: int | None
     figures: tuple[Figure, ...]
+    attends: bool = True
 
     @classmethod
     def of(cls, folder: Path) -> "Overview":
@@ -82,6 +84,7 @@ class Overview:
             max((float(line.get("seconds") or 0.0) for line in lines), default=0.0),
             best,
             () if best is None else _figures(current_folder(step_folder(folder, best)), monitor),
+            _attends(str(task), model),
         )
 
     @property
@@ -106,7 +109,7 @@ class Overview:
         }
         width = max(map(len, rows))
         lines = [f"{name:{width}}  {text}" for name, text in rows.items() if text]
-        return [str(self.folder), *lines, *(f"{'use':{width}}  {line}" for line in commands(self.task, self.folder))]
+        return [str(self.folder), *lines, *(f"{'use':{width}}  {line}" for line in self.commands())]
 
     def to_json_value(self) -> dict[str, Any]:
         """Return everything as names and numbers."""
@@ -121,8 +124,21 @@ class Overview:
             "seconds": self.seconds,
             "best_step": self.best_step,
             "figures": {figure.name: figure.value for figure in self.figures},
-            "commands": commands(self.task, self.folder),
+            "commands": self.commands(),
         }
+
+    def commands(self, folder: Path | None = None) -> list[str]:
+        """Return the commands that use it, by the examples in the help of its task.
+
+        Args:
+            folder: the folder that they name; None for its own.
+        """
+        settings, run = TASKS[self.task], shlex.quote(str(folder or self.folder))
+        examples = [_example(table) for table in (settings.answers, settings.evaluation)]
+        text = re.search(r'"[^"]+"', examples[0])
+        if text is not None and self.attends:
+            examples.append(f"qkv view RUN --text {text[0]}")
+        return [re.sub(r"runs/\S+|\bRUN\b", lambda _: run, example) for example in examples if example]
 
 
 def runs(folder: str | Path = ".") -> list[Overview]:
@@ -177,22 +193,7 @@ def summary(outcome: Outcome, out: Path) -> list[str]:
     best = f"; best: {show_figures(run.figures)}{at}" if run.figures else ""
     within = absolute(run.folder).relative_to(absolute(out))  # of an ensemble the name of the last model
     where = out / within if run.best_step is None else step_folder(out / within, run.best_step)
-    return [f"qkv: {run.trained}{best}, in {where}", *(f"  {line}" for line in commands(run.task, out))]
-
-
-def commands(task: str, folder: Path) -> list[str]:
-    """Return the commands that use a run, by the examples in the help of its task.
-
-    Example:
-        >>> print(commands("generate", Path("runs/my own"))[0])
-        qkv generate 'runs/my own' --prompt "KING:" --tokens 500
-    """
-    settings, run = TASKS[task], shlex.quote(str(folder))
-    examples = [_example(table) for table in (settings.answers, settings.evaluation)]
-    text = re.search(r'"[^"]+"', examples[0])
-    if text is not None:
-        examples.append(f"qkv view RUN --text {text[0]}")
-    return [re.sub(r"runs/\S+|\bRUN\b", lambda _: run, example) for example in examples if example]
+    return [f"qkv: {run.trained}{best}, in {where}", *(f"  {line}" for line in run.commands(out))]
 
 
 def _example(table: Any) -> str:
@@ -220,6 +221,15 @@ def _not_default(task: str, config: Mapping[str, Any]) -> dict[str, Any]:
         for name, before, now in differences({"data": {}, **usual}, stored)
         if now is not None and (before is not None or OLDER_DEFAULTS.get(name) != now)
     }
+
+
+def _attends(task: str, model: object) -> bool:
+    """Return whether a model has attention; one that is described in other files has."""
+    try:
+        settings = recipe_of(task).load_settings({"model": model})
+    except ConfigError:
+        return True
+    return bool(getattr(settings.model, "attends", True))
 
 
 def _as_flag(name: str, item: Any) -> str:

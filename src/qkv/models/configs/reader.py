@@ -94,6 +94,11 @@ class ReaderConfig(MechanismConfig):
             raise ConfigError(name, expected, f'"{getattr(self, name)}"', hint)
 
     @property
+    def attends(self) -> bool:
+        """Whether the model has attention."""
+        return self.pools or self.model == "transformer"
+
+    @property
     def pools(self) -> bool:
         """Whether an attention pools the states."""
         return False

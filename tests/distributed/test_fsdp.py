@@ -1,18 +1,20 @@
 """A model whose parameters FSDP2 divides trains and predicts as in one process."""
 
+import pytest
 import torch
 from tests.distributed import work
 from tests.distributed.group import Processes
 from tests.distributed.test_sharding import near
 
 
-def test_training_is_that_of_one_process(processes: Processes) -> None:
-    network = work.model_of("rotary", dropout=0.0).train()
-    losses, gradients = work.train(network, work.tokens_of(7))
+@pytest.mark.parametrize("kind", work.DIVIDED)
+def test_training_is_that_of_one_process(kind: str, processes: Processes) -> None:
+    build, loss_of, predict = work.DIVIDED[kind]
+    network = build()
+    losses, gradients = work.train(network, loss_of, work.tokens_of(7))
     with torch.no_grad():
-        read, state = network.read(work.tokens_of(4))
-        predicted = [read, network.read(work.tokens_of(2), state)[0], network.advance(work.tokens_of(4))[0]]
-    answers = processes.run(2, "fully_sharded")
+        predicted = predict(network.eval())
+    answers = processes.run(2, "fully_sharded", kind)
     for step, loss in enumerate(losses):
         assert abs(sum(answer[0][step] for answer in answers) / 2 - loss) < 1e-12
     for _, shared, parameters, logits in answers:

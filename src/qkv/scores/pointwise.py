@@ -1,7 +1,7 @@
 """Elementwise functions after a core: soft caps and the shapes of kernels."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import final, get_args
 
 import torch
 from torch import Tensor
@@ -158,6 +158,8 @@ def steepness(pointwise: "Pointwise") -> float:
 
 
 Pointwise = Linear | Softcap | Leaky | NegativeHalf | GaussianShape | BoxcarShape | EpanechnikovShape
+POINTWISE: dict[str, type[Pointwise]] = {kind.__name__: kind for kind in get_args(Pointwise)}
+"""The functions by name; each has one number at most."""
 KERNEL_SHAPES = (GaussianShape, BoxcarShape, EpanechnikovShape)
 """The functions between 0 and 1."""
 

@@ -6,6 +6,7 @@ may see.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -258,14 +259,10 @@ FACTORED = Algorithm(
     kernels=available.why_unavailable,
     reads_hidden_keys=False,
 )
-DIRECT = Algorithm(
-    "additive.direct",
-    "fused",
-    "compiled loops that compute each tanh",
-    _refuses_direct,
-    work,
-    run,
-    kernels=available.why_unavailable,
-    reads_hidden_keys=False,
+DIRECT = replace(
+    FACTORED,
+    name="additive.direct",
+    summary="compiled loops that compute each tanh",
+    refuses=_refuses_direct,
     prepare_loop=prepare_loop,
 )

@@ -5,7 +5,7 @@ Eager calls use a `torch.autograd.Function`, whose overhead is a tenth of an ope
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, cast
 
 import torch
@@ -18,35 +18,13 @@ from qkv.engine.derivatives import Constants, Level, TiledEquation, second_gradi
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, full_rank
 from qkv.masks.base import Bounds, Grid
 from qkv.masks.lower import Visibility
-from qkv.scores.pointwise import (
-    BoxcarShape,
-    EpanechnikovShape,
-    GaussianShape,
-    Leaky,
-    Linear,
-    NegativeHalf,
-    Pointwise,
-    Softcap,
-    number_of,
-)
+from qkv.scores.pointwise import POINTWISE, number_of
 
 _INPUTS, _VALUE = len(Inputs._fields), Inputs._fields.index("value")
 TENSORS = _INPUTS + 3
 """How many arguments are tensors or None: the inputs, the bounds `first` and `last`, and a dense mask."""
 _SETTINGS = TENSORS + 4
 """Where the arguments begin that tell the mechanism."""
-
-_WITH_PARAMETER: dict[str, Callable[[float], Pointwise]] = {
-    "Softcap": Softcap,
-    "Leaky": Leaky,
-    "EpanechnikovShape": EpanechnikovShape,
-}
-_WITHOUT_PARAMETER: dict[str, Pointwise] = {
-    "Linear": Linear(),
-    "NegativeHalf": NegativeHalf(),
-    "GaussianShape": GaussianShape(),
-    "BoxcarShape": BoxcarShape(),
-}
 
 
 def apply(mechanism: Mechanism, inputs: Inputs, visibility: Visibility) -> tuple[Tensor, Tensor]:
@@ -121,9 +99,8 @@ def _mechanism(
     query: Tensor, names: str, factor: float, shape_parameter: float, dropout: float, state: bool
 ) -> Mechanism:
     core, kind, normalizer = names.split(" ")
-    pointwise: Pointwise = (
-        _WITHOUT_PARAMETER[kind] if kind in _WITHOUT_PARAMETER else _WITH_PARAMETER[kind](shape_parameter)
-    )
+    of_kind: Any = POINTWISE[kind]
+    pointwise = of_kind(*(shape_parameter for _ in fields(of_kind)))
     return Mechanism(core, pointwise, normalizer, factor, dropout, state, tuple(query.shape[:-2]))
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.contract.calls import MECHANISMS, Call
 
+from qkv.algorithms.rowwise.short import SHORT_PRODUCTS
 from qkv.engine.algorithm import Algorithm
 from qkv.engine.problem import Problem
 from qkv.errors import UnsupportedError
@@ -20,6 +21,7 @@ from qkv.planner import costs
 from qkv.planner import plan as planning
 from qkv.planner.plan import AUTO, QUADRATIC_LIMIT, plan_for, refusal
 from qkv.planner.registry import ALGORITHMS, BACKENDS
+from qkv.scores.free import Uniform
 from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance
 from qkv.scores.products import ScaledDot
 from qkv.scores.sums import Additive
@@ -138,6 +140,27 @@ def test_a_gpu_takes_fused_kernels_first_and_is_told_that_none_has_run_them() ->
         assert "no GPU has run it" in plan.why
         assert "predicted" not in plan.why
     assert "no GPU" not in plan_for(problem_of(16, 16)).why
+
+
+def test_a_window_costs_what_its_blocks_of_rows_see() -> None:
+    def predicted(mask: Any) -> float:
+        return max(costs.times(problem_of(256, 256, mask=mask), SHORT_PRODUCTS))
+
+    assert predicted(window(4, 4)) < predicted(window(40, 40)) < predicted(window(400, 400))
+    assert predicted(window(4, None) & causal()) == predicted(window(4, 0))
+
+
+@pytest.mark.kernels
+def test_calls_of_one_kind_have_plans_of_their_own_windows() -> None:
+    tensors = torch.randn(3, 1, 2, 256, 16).unbind()
+    for width in (4, 100, 4):
+        mask = window(width, width)
+        exact = attention(*(x.double() for x in tensors), mask=mask, backend="reference")
+        torch.testing.assert_close(attention(*tensors, mask=mask).double(), exact, rtol=1e-4, atol=1e-5)
+
+
+def test_the_mean_of_all_values_is_not_left_to_a_kernel_for_products() -> None:
+    assert plan_for(problem_of(2048, 2048, score=Uniform(), normalizer=Softmax())).algorithm == "matrix.linear"
 
 
 def test_quadratic_memory_ends_at_the_limit() -> None:

@@ -400,6 +400,8 @@ def _describe(call: Call, leading: Shape, state: bool) -> Problem:
         mode=mode,
         forward_mode=tangents_possible(),
         constant=isinstance(call.score, Uniform),
+        mapped=call.score.maps is not None,
+        block=call.visibility.block,
         threads=torch.get_num_threads() if mode == "eager" else 1,
     )
 

@@ -42,6 +42,8 @@ class Problem(NamedTuple):
         mode: how PyTorch executes the call.
         forward_mode: whether tensors may carry tangents of forward-mode derivatives.
         constant: whether every score is 1.
+        mapped: whether the score multiplies queries or keys by a matrix first.
+        block: the most keys that a block of neighboring rows sees, as in `Visibility`; None for all.
         threads: the number of threads that PyTorch uses; 1 where it is not known.
         rounded_state: whether a row state rounded to float32 suffices, if the exact one would take longer.
     """
@@ -65,6 +67,8 @@ class Problem(NamedTuple):
     mode: Mode = "eager"
     forward_mode: bool = False
     constant: bool = False
+    mapped: bool = False
+    block: int | None = None
     threads: int = 1
     rounded_state: bool = False
 

@@ -23,6 +23,8 @@ Kind = Literal["all", "causal", "keys", "bounds", "dense", "predicate"]
 
 STRIPE = 1 << 21
 """How many pairs of a mask are evaluated at a time."""
+BLOCK_ROWS = 8
+"""How many rows the kernel for short sequences computes at a time, over the keys that any of them sees."""
 MEMO_LIMIT = 1 << 16
 """The most numbers of a tensor that a call keeps for its later steps."""
 
@@ -44,6 +46,8 @@ class Visibility:
         readable: whether the numbers of its tensors may be read, which takes no time on the CPU outside of tracing.
         fewest: the least number of keys that a row sees; None if it is not known.
         source: the mask that was lowered, whose numbers say what it reaches where tensors are not read.
+        block: the most keys that `BLOCK_ROWS` rows next to each other see, by the mask's own numbers; None if those do
+            not tell, or tell that they may see all.
         memo: tensors that follow from the mask, which several steps of this one call read: made once.
     """
 
@@ -56,6 +60,7 @@ class Visibility:
     readable: bool = False
     fewest: int | None = None
     source: Mask | None = None
+    block: int | None = None
     memo: dict[str, Tensor | None] = field(default_factory=dict, repr=False)
 
     @property
@@ -308,6 +313,9 @@ def lower(mask: Mask | None, grid: Grid, readable: bool = False) -> Visibility:
         return Visibility("all", grid)
     lowered = _lowered(mask, grid, readable)
     lowered.source = mask
+    if readable and lowered.kind in ("bounds", "dense", "predicate"):
+        first, last = mask.reach(grid, slice(grid.queries // 2, grid.queries // 2 + BLOCK_ROWS))
+        lowered.block = max(0, last - first) if last - first < grid.keys else None
     # Nothing is hidden where there is no item or no head: no matrix is made of the lengths alone.
     return Visibility("all", grid) if not sizes_vary() and 0 in grid.leading else lowered
 

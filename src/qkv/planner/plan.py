@@ -334,7 +334,9 @@ def _best_first(serving: Sequence[Algorithm], problem: Problem) -> list[Algorith
     ranks = list(range(len(serving)))
     ranks.sort(key=regrets.__getitem__)
     ordered = [serving[rank] for rank in ranks]
-    preferred = next((algorithm for algorithm in ordered if algorithm.preferred), None)
+    # PyTorch's kernel is what a user would call only where it reads query and key as they are.
+    computed = problem.constant or problem.mapped
+    preferred = None if computed else next((algorithm for algorithm in ordered if algorithm.preferred), None)
     ordered = ordered if preferred is None else _preferring(preferred, ordered, problem)
     if problem.threads > 1:
         # PyTorch wakes its threads for tiny work too. Beside a busy process, it waits a hundred times as long for them.

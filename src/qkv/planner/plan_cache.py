@@ -240,7 +240,7 @@ def cache_key(
     mechanism = _DEFAULT if default else _mechanism_key(score, normalizer, bias)
     if mechanism is None:
         return None
-    masked = mask is not None, None if visibility is None else visibility.kind
+    masked = mask is not None, *((None, None) if visibility is None else (visibility.kind, visibility.block))
     sizes = shape, other, value.shape, query.dtype, key.dtype, value.dtype
     needs = query.requires_grad, key.requires_grad, value.requires_grad, torch.is_grad_enabled()
     drops = type(dropout), dropout != 0, type(generator)

@@ -482,15 +482,29 @@ def test_distances_far_from_zero_lose_no_digits() -> None:
             torch.testing.assert_close(one.double(), two, rtol=1e-3, atol=1e-4)
 
 
+MAPPED: dict[str, tuple[Callable[..., qkv.scores.Score], tuple[tuple[int, ...], ...]]] = {
+    "projected": (qkv.scores.Additive, ((WIDTH,),)),
+    "additive": (qkv.scores.Additive, ((VALUE,), (VALUE, WIDTH), (VALUE, WIDTH))),
+    "concat": (qkv.scores.Concat, ((WIDTH,), (WIDTH,))),
+    "bilinear": (qkv.scores.Bilinear, ((WIDTH, WIDTH),)),
+}
+"""Scores whose parameters the kernel applies, each with their shapes."""
+
+
 @pytest.mark.parametrize("leading", [(), (HEADS,), (ITEMS, HEADS)])
-def test_parameters_of_additive_scores_learn_and_have_second_derivatives(leading: tuple[int, ...]) -> None:
-    """The vector may be one for all items, or one of each head or item."""
+@pytest.mark.parametrize("name", MAPPED)
+def test_parameters_of_scores_learn_and_have_second_derivatives(name: str, leading: tuple[int, ...]) -> None:
+    """A parameter may be one for all items, or one of each head or item."""
     query, key, value, cotangent = drawn()
-    vector = torch.randn(*leading, WIDTH)
+    make, shapes = MAPPED[name]
+    parameters = [torch.randn(*leading, *shape) / 4 for shape in shapes]
     found = []
-    for backend, dtype in (("rowwise.short", torch.float32), ("reference", torch.float64)):
-        leaves = [x.detach().to(dtype).requires_grad_() for x in (query, key, value, vector)]
-        score = qkv.scores.Additive(leaves[3])
+    for backend, dtype in (
+        ("sdpa.short" if name == "bilinear" else "rowwise.short", torch.float32),
+        ("reference", torch.float64),
+    ):
+        leaves = [x.detach().to(dtype).requires_grad_() for x in (query, key, value, *parameters)]
+        score = make(*leaves[3:])
         output = qkv.attention(*leaves[:3], score=score, mask=BY_ITEM, backend=backend)
         slopes = torch.autograd.grad(output, leaves, cotangent.to(dtype), create_graph=True)
         curves = torch.autograd.grad(sum(x.square().sum() for x in slopes), leaves)

@@ -8,6 +8,7 @@ sink's gradient is −w_sink Σ_j w_j (g·v_j), summed over rows. What sizes, st
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain
 from math import isinf
 from typing import Any, NamedTuple, final
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qkv.algorithms.rowwise import short_kernel
+from qkv.algorithms.rowwise.row_passes import SHAPES
 from qkv.algorithms.sdpa.flash import refuses_mechanism
 from qkv.compiled import available, thread_pool
 from qkv.compiled.kernels import Kernel
@@ -30,7 +32,7 @@ from qkv.engine.mechanism import Mechanism, full_rank, normalizer_parts
 from qkv.engine.problem import Call, Problem
 from qkv.engine.ties import first_equals
 from qkv.engine.work import memory_traffic, pairs_of, passes, product_operations
-from qkv.masks.lower import Visibility
+from qkv.masks.lower import BLOCK_ROWS, Visibility
 from qkv.normalizers.dense import Sigmoid, Softmax
 from qkv.normalizers.sparse import Entmax
 from qkv.normalizers.steep import is_steep
@@ -50,15 +52,13 @@ _MICROSECONDS = {"dot": 5e-5, "distance": 5e-5, "relu_sum": 5e-5, "tanh_sum": 8e
 A Zen 3 beside busy processes takes four times as long for all cores but `tanh_sum`, and for a backward pass five times
 as long: a pass that is counted as 200 µs takes a millisecond there."""
 _CORES = {core: code for code, core in enumerate(_MICROSECONDS)}
-_SHAPES = ("Linear", "NegativeHalf", "GaussianShape", "BoxcarShape", "EpanechnikovShape", "Softcap", "Leaky")
+_SHAPES = (*SHAPES, "Softcap", "Leaky")
 """In the order of their numbers in the kernels, as `_CORES`."""
 _RULES = {"softmax": 0, "sum": 1, "mean": 2, "identity": 3, "sigmoid": 5, "hard": 6, "sparsemax": 7, "entmax": 7}
+_REGISTER = 16
+"""Numbers of a register, of which a row takes whole ones."""
 _LAYOUTS = 64
 """For how many layouts of tensors a bound call keeps the tables."""
-
-
-_ROWS = 8
-"""How many rows are computed at a time."""
 
 
 def refuses(problem: Problem) -> str | None:
@@ -70,7 +70,10 @@ def refuses(problem: Problem) -> str | None:
     reasons = (
         (problem.device != "cpu", "the kernels run on the CPU"),
         (problem.core not in _CORES, f"the core is {problem.core}"),
-        (problem.core == "tanh_sum" and problem.queries < _ROWS, "additive plans steps of few queries once for all"),
+        (
+            problem.core == "tanh_sum" and problem.queries < BLOCK_ROWS,
+            "additive plans steps of few queries once for all",
+        ),
         (shape not in _SHAPES, f"the scores are {problem.pointwise}"),
         (problem.normalizer not in _RULES, f"the normalizer is {problem.normalizer}"),
         (problem.dtype not in (torch.float32, torch.bfloat16), f"the dtype is {problem.dtype}"),
@@ -107,7 +110,7 @@ def _alone(problem: Problem) -> bool:
 
 def _microseconds(problem: Problem, backward: bool) -> float:
     """Return roughly how long a pass takes one thread."""
-    padded = -(-problem.queries // _ROWS) * _ROWS
+    padded = -(-problem.queries // BLOCK_ROWS) * BLOCK_ROWS
     return _MICROSECONDS[problem.core] * problem.rows * padded * problem.keys * problem.width * (1 + backward)
 
 
@@ -117,8 +120,12 @@ def _refuses_softmax_of_products(problem: Problem) -> str | None:
 
 
 def work(problem: Problem) -> Work:
-    """Count two products forward and five backward, and one pass over the rows of each."""
-    padded = problem._replace(queries=-(-problem.queries // _ROWS) * _ROWS)
+    """Count two products forward and five backward, and one pass over the rows of each.
+
+    Keys that no row of a block sees cost nothing.
+    """
+    keys = problem.keys if problem.block is None else min(problem.keys, problem.block + _REGISTER)
+    padded = problem._replace(queries=-(-problem.queries // BLOCK_ROWS) * BLOCK_ROWS, keys=keys)
     operations, pairs = product_operations(padded), pairs_of(padded)
     counts = {
         f"{'causal ' * (problem.mask == 'causal')}operations of {problem.core}": operations,
@@ -599,17 +606,11 @@ SHORT_PRODUCTS = Algorithm(
     reads_hidden_keys=False,
     bind=bind,
 )
-SHORT = Algorithm(
-    "rowwise.short",
-    "rowwise",
-    "one compiled pass per short sequence and head",
-    _refuses_softmax_of_products,
-    work,
-    run,
-    _inspect,
-    _declines,
-    alone=_alone,
-    kernels=available.why_no_register_kernels,
-    reads_hidden_keys=False,
-    bind=bind,
+SHORT = replace(
+    SHORT_PRODUCTS,
+    name="rowwise.short",
+    backend="rowwise",
+    refuses=_refuses_softmax_of_products,
+    inspect=_inspect,
+    declines=_declines,
 )

@@ -23,6 +23,8 @@ _ALONE = 0.999
 """The weight from which a single point gives no interval."""
 _CURVE = 512
 _DRAWS = 2000
+_TABLES = 400
+"""Resampled tables of a bootstrap."""
 
 
 @final
@@ -95,9 +97,7 @@ def normal_interval(
     return IntervalEnds(low, high)
 
 
-def bootstrap_interval(
-    points: MergedRows, query: Tensor, targets: Tensor, level: float, draws: int = 400, seed: int = 0
-) -> IntervalEnds:
+def bootstrap_interval(points: MergedRows, query: Tensor, targets: Tensor, level: float, seed: int = 0) -> IntervalEnds:
     """Quantiles of the estimates from resampled rows, with the bandwidth as it is.
 
     A resampled table counts each row some number of times, so all of them are one attention whose values are products
@@ -108,22 +108,19 @@ def bootstrap_interval(
         query: x (m, D).
         targets: of all rows (rows, outputs).
         level: the probability of covering, between 0 and 1.
-        draws: number of resampled tables.
         seed: random seed, any integer.
 
     Returns:
         The ends; NaN where there is no interval, see `unsupported`.
 
     Raises:
-        ConfigError: the level or the number of draws is outside its range.
+        ConfigError: the level is outside its range.
 
     Source: Efron 1979, "Bootstrap Methods"; percentiles of resampled pairs are what Stata's `npregress kernel` reports.
     """
     _check(level)
-    if draws < 2:
-        raise ConfigError("draws", "at least 2", f"{draws}", "A few hundred suit most data.")
     random, count = np.random.default_rng(seed % 2**64), len(targets)
-    drawn = torch.from_numpy(random.multinomial(count, np.full(count, 1 / count), draws).T.astype(np.float64))
+    drawn = torch.from_numpy(random.multinomial(count, np.full(count, 1 / count), _TABLES).T.astype(np.float64))
     counts, sums = _per_point(points, drawn), _per_point(points, (drawn[:, :, None] * targets[:, None]).flatten(1))
     low, high = (targets.new_full((len(query), targets.shape[1]), math.nan) for _ in range(2))
     quantiles = targets.new_tensor([(1 - level) / 2, (1 + level) / 2])

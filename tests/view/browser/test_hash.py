@@ -16,7 +16,7 @@ _READY = {
 }
 _NAMES = (
     *("view", "layer", "head", "quantity", "how", "colors", "log", "query", "key"),
-    *("at", "only", "way", "follow", "links", "frontier", "before", "after", "__proto__", "constructor"),
+    *("at", "only", "way", "follow", "links", "top", "frontier", "before", "after", "__proto__", "constructor"),
 )
 _VALUES = (
     *("constructor", "__proto__", "toString", "hasOwnProperty", "valueOf", "length"),

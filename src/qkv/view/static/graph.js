@@ -29,8 +29,8 @@ export function graph(home, page) {
       const chain = offered[way];
       const tokens = page.sequences[page.layers[chain[chain.length - 1]].queries];
       const query = placeIn(state.follow ?? tokens.length - 1, tokens.length);
-      const [links, frontier] = [offeredOr(LINKS, state.links, "4"), offeredOr(TOKENS, state.frontier, "12")];
-      const asked = path("graph", { layers: chain.join(","), query, top: links, frontier });
+      const [top, frontier] = [offeredOr(LINKS, state.top, "4"), offeredOr(TOKENS, state.frontier, "12")];
+      const asked = path("graph", { layers: chain.join(","), query, top, frontier });
       if (`${asked} ${innerWidth}` === shown) return;
       shown = `${asked} ${innerWidth}`;
       const titles = Object.fromEntries(Object.keys(offered).map((name) => [name, name]));
@@ -38,7 +38,7 @@ export function graph(home, page) {
         ...(Object.keys(offered).length > 1
           ? [segmented("Through which layers", titles, way, (to) => page.go({ way: to, follow: null }))]
           : []),
-        segmented("Links per token", LINKS, links, (to) => page.go({ links: to })),
+        segmented("Links per token", LINKS, top, (to) => page.go({ top: to })),
         segmented("Tokens per layer", TOKENS, frontier, (to) => page.go({ frontier: to })),
       );
       ribbon(picker, tokens, "follow", query, (place) => page.go({ follow: place }));

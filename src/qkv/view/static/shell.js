@@ -252,7 +252,10 @@ const CONTROLS = {
     field.hidden = state.quantity !== "gradient";
     const fill = (/** @type {{ labels: string[] }} */ { labels }) => {
       const home = /** @type {HTMLSelectElement} */ (field.querySelector("select"));
-      labels.forEach((label, at) => home.add(new Option(`${at}: ${label}`, String(at), false, String(at) === state.of)));
+      labels.forEach((label, at) => home.add(new Option(`${at}: ${label}`, String(at))));
+      // An option that is selected before it is added is chosen, but Chromium goes on showing the other one.
+      const chosen = [...home.options].find(({ value }) => value === state.of);
+      if (chosen) chosen.selected = true;
     };
     if (!field.hidden) page.source.json("api/answer").then(fill, () => {});
     return field;

@@ -102,4 +102,6 @@ def test_tokens_of_any_length_are_only_shapes_in_a_picture(opened, tmp_path):
     page = opened(path.as_uri(), offline=True)
     assert page.evaluate("typeof pwned") == "undefined"
     assert page.evaluate("document.documentElement.localName") == "svg"
-    assert page.evaluate("document.querySelectorAll('script, image, a, foreignObject').length") == 0
+    assert page.evaluate("document.querySelectorAll('script, a, foreignObject').length") == 0
+    (color_bar,) = page.evaluate("[...document.querySelectorAll('image')].map((image) => image.href.baseVal)")
+    assert color_bar.startswith("data:image/png;base64,")

@@ -13,7 +13,7 @@ const MEANING = {
   local: "attends to its neighbors",
   first: "attends to the first token",
   separator: "attends to punctuation and special tokens",
-  same: "attends to the same token elsewhere",
+  same: "attends to the same token elsewhere, as to copy it",
   broad: "attends broadly to many tokens",
 };
 
@@ -83,7 +83,7 @@ function choices(found, state, page) {
     const size = found.filter(({ labels }) => fits(labels, only)).length;
     const button = element(
       "button.filter",
-      { type: "button", "aria-pressed": String(state.only === only) },
+      { type: "button", "aria-pressed": String(state.only === only), title: MEANING[name] ?? "" },
       name,
       element("small", String(size)),
     );

@@ -123,7 +123,7 @@ export function whatif(home, page) {
     const asked = page.source.post("api/rerun", { layer: Number(layer), head: Number(head), scope: wide.scope, ...changed });
     rerunning(
       asked.finally(() => told.removeAttribute("aria-busy")),
-      (answer) => told.replaceChildren(moved(answer)),
+      (answer) => told.replaceChildren(moved(answer, Object.keys(changed).length > 0)),
     );
   };
   const ask = ({ layer, head, query = "0" }) => {
@@ -151,9 +151,10 @@ export function whatif(home, page) {
 
 /**
  * What the whole model answers before and after a change: its text, and how the probabilities of each row move.
- * @param {{ before: string, after: string, omitted: number, rows: Moved[] }} answer @returns {HTMLElement}
+ * @param {{ before: string, after: string, omitted: number, rows: Moved[] }} answer
+ * @param {boolean} changed whether anything is @returns {HTMLElement}
  */
-function moved({ before, after, rows, omitted }) {
+function moved({ before, after, rows, omitted }, changed) {
   const text = (name, words) => element("p.answer", element("span.caption", name), " ", element("bdi", words));
   const texts = before === after ? [text(before ? "before and after" : "", before)] : [text("before", before), text("after", after)];
   const same = rows.every((row) => row.moved < 0.0005);
@@ -170,7 +171,7 @@ function moved({ before, after, rows, omitted }) {
   });
   const head = element("tr", ...["at", "likeliest, before → after", "moved"].map((name) => element("th", { scope: "col" }, name)));
   const table = element("table.moved", element("thead", head), element("tbody", ...lines));
-  const notes = [same ? "Nothing moves." : "", omitted ? `${omitted} rows that move less are not shown.` : ""].filter(Boolean);
+  const notes = [same ? (changed ? "Nothing moves." : "Nothing is changed yet: choose another mechanism after, or another output.") : "", omitted ? `${omitted} rows that move less are not shown.` : ""].filter(Boolean);
   return element("div", ...(before || after ? texts : []), ...notes.map((note) => element("p.missing", note)), table);
 }
 

@@ -15,6 +15,7 @@ from qkv.data.labeled import read_labeled
 from qkv.metrics.matches import accuracy
 from qkv.tasks.classify.predict import Classifier
 from qkv.tasks.drawing import alignments
+from qkv.tasks.load import load
 from qkv.view.export import save
 from results.row import QKV, ROOT, ResultRow
 from results.usage import run as timed
@@ -123,7 +124,7 @@ def run_row(row: LabelRow, data: Path, run: Path, *, train: bool) -> None:
     for seed in row.seeds:
         for name, ending in (("metrics", "jsonl"), ("loss", "png")):
             shutil.copy(_folder(run, seed) / f"{name}.{ending}", row.kept / f"{name}-{seed}.{ending}")
-    classifiers = [Classifier.load(_folder(run, seed)) for seed in row.seeds]
+    classifiers = [load(_folder(run, seed), task="classify") for seed in row.seeds]
     record: dict[str, Any] = {
         "figures": judge(classifiers, data / row.test),
         "usage": json.loads((row.kept / "usage.json").read_text(encoding="utf-8")),

@@ -10,7 +10,7 @@ from examples.mechanisms.drawing import COLORS, GRAY, keep, panels
 from qkv.data.corpus import read_tsv
 from qkv.data.pointing import parse_pairs
 from qkv.metrics.figure import Figure
-from qkv.tasks.point.predict import ElementPointer
+from qkv.tasks.load import load
 from results import usage
 from results.elements import lines
 from results.hulls import Point, area, from_first, simple
@@ -69,7 +69,7 @@ def run_row(row: PointingRow, data: Path, run: Path, *, train: bool) -> None:
     files = write_files(row, run)
     if train:
         usage.run([str(QKV), *_training(row, files[0], run / "model")], row.kept / "usage.json")
-    pointer = ElementPointer.load(run / "model")
+    pointer = load(run / "model", task="point")
     items, _ = parse_pairs(read_tsv(files[1]), (str(files[1]),) * 2, pointer.kind)
     found, figures = pointer.evaluate(items, row.beam)
     points = [[(float(vector[0]), float(vector[-1])) for vector in item.elements] for item in items]

@@ -52,7 +52,7 @@ TWINS: list[tuple[str, Callable[..., Any], int]] = [
     ("evaluate translate", Decoding, 7),
     ("generate", Generator.generate, 5),
     ("generate", Generator.stream, 4),
-    ("generate", Generator.load, 1),
+    ("generate", qkv.load, 1),
     ("point", ElementPointer.point, 1),
     ("regress", Regressor.predict_fully, 3),
     ("regress", save_picture, 3),

@@ -13,7 +13,7 @@ from tests.fuzz.models import families
 import qkv
 from qkv.checkpoint.folder import save
 from qkv.tasks import exporting
-from qkv.tasks.generate.predict import Generator
+from qkv.tasks.load import load
 from qkv.tasks.translate.predict import Translator
 
 LINES = ["the cat sat", "a dog ran to the cat .", "mat"]
@@ -73,7 +73,7 @@ def test_a_language_model_for_onnx_gives_the_same_text(runs: dict[str, Path], tm
         # No text contains the first four tokens, and `qkv generate` never writes them.
         ids = torch.cat([ids, 4 + logits[4:].argmax()[None, None]], 1)
     text = tokenizer.decode(ids[0].tolist())
-    assert Generator.load(runs["language"]).generate(["the"], tokens=5, temperature=0) == [text]
+    assert load(runs["language"], task="generate").generate(["the"], tokens=5, temperature=0) == [text]
 
 
 @pytest.mark.slow

@@ -76,5 +76,5 @@ def test_bad_input_ends_with_one_message(films: Path, tmp_path: Path, arguments:
 
 
 def test_another_tasks_run_is_refused(films: Path) -> None:
-    told = "expected a model that tags; got one trained to classify. Use `qkv classify`"
+    told = "expected a checkpoint of `qkv train tag`; got one trained to classify. Use `qkv classify`"
     refused(run("tag", films / "run", feed="x\n"), told)

@@ -75,7 +75,7 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_classifier_learns_which_words_decide(classifier: Path, tmp_path: Path) -> None:
     figures = score(classifier, ClassifyEvaluation(data=_films(tmp_path / "unseen.tsv", seed=1))).figures
     assert {figure.name: figure.value for figure in figures} == {"accuracy": 100.0, "macro_f1": 100.0}
-    (found,) = Classifier.load(classifier).classify_fully(["the film , a lovely story"], attention=True)
+    (found,) = load(classifier, task="classify").classify_fully(["the film , a lovely story"], attention=True)
     assert found.label == "good"
     assert list(found.probabilities) == ["good", "bad"]
     assert sum(found.probabilities.values()) == pytest.approx(1)
@@ -89,7 +89,7 @@ def test_a_wide_part_tells_words_that_training_never_saw_by_their_runs(tmp_path:
     files = {"data": tmp_path / "films.tsv", "valid_data": tmp_path / "films.tsv"}
     tables = {"data": files, "training": _TRAINING, "tokenizer": {"lowercase": True}}
     train_run(CLASSIFY, CLASSIFY.load_settings({**tables, "model": {**_MODEL, "wide": 4096}}), tmp_path / "wide")
-    found = Classifier.load(tmp_path / "wide").classify_fully(["dullx", "finex", "Dullness"], attention=True)
+    found = load(tmp_path / "wide", task="classify").classify_fully(["dullx", "finex", "Dullness"], attention=True)
     assert [each.label for each in found] == ["bad", "good", "bad"]
     with pytest.raises(DataError, match="16 unknown ones of 16"):
         train_run(CLASSIFY, CLASSIFY.load_settings({**tables, "model": _MODEL}), tmp_path / "narrow")
@@ -120,7 +120,7 @@ def test_what_is_written_can_be_trained_on_whatever_the_order_of_the_file(classi
 
 
 def test_answers_do_not_depend_on_the_batch(classifier: Path) -> None:
-    model = Classifier.load(classifier)
+    model = load(classifier, task="classify")
     texts = ["dull", "a great film , the story", "", "the poor story the story the story"]
     together = model.classify_fully(texts)
     for text, found in zip(texts, together, strict=True):
@@ -130,16 +130,16 @@ def test_answers_do_not_depend_on_the_batch(classifier: Path) -> None:
 
 
 def test_no_texts_give_no_answers(classifier: Path, tagger: Path) -> None:
-    assert Classifier.load(classifier).classify([]) == []
-    assert Tagger.load(tagger).tag([]) == []
-    assert Tagger.load(tagger).tag([[], ["7"]])[0] == ()
+    assert load(classifier, task="classify").classify([]) == []
+    assert load(tagger, task="tag").tag([]) == []
+    assert load(tagger, task="tag").tag([[], ["7"]])[0] == ()
 
 
 def test_load_gives_the_class_of_the_task(classifier: Path, tagger: Path) -> None:
     assert isinstance(load(classifier), Classifier)
     assert isinstance(load(tagger), Tagger)
-    with pytest.raises(CheckpointError, match="expected a model that tags; got one trained to classify"):
-        Tagger.load(classifier)
+    with pytest.raises(CheckpointError, match="expected a checkpoint of `qkv train tag`; got one trained to classify"):
+        load(classifier, task="tag")
 
 
 def test_scores_of_words_are_in_the_order_of_the_texts() -> None:
@@ -173,9 +173,9 @@ def test_a_text_that_is_too_long_is_named(tmp_path: Path, classifier: Path, tagg
     with pytest.raises(DataError, match=r"t.tsv:\d+: expected at most 3 tokens; got \d+"):
         read_for_training(read_texts, files, _WORDS, 0)
     with pytest.raises(DataError, match="text 2: expected at most 512 tokens; got 600"):
-        Classifier.load(classifier).classify(["fine", "film " * 600])
+        load(classifier, task="classify").classify(["fine", "film " * 600])
     with pytest.raises(DataError, match="text 2: expected at most 512 tokens; got 600"):
-        Tagger.load(tagger).tag([["1"], ["1"] * 600])
+        load(tagger, task="tag").tag([["1"], ["1"] * 600])
 
 
 def test_settings_go_around() -> None:

@@ -19,6 +19,7 @@ from qkv.tasks.generate.objective import LanguageTask
 from qkv.tasks.generate.predict import Generator
 from qkv.tasks.generate.recipe import RECIPE
 from qkv.tasks.generate.scoring import judge
+from qkv.tasks.load import load
 from qkv.tasks.origin import open_origin
 from qkv.tasks.run import train_run
 
@@ -54,7 +55,7 @@ def run(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def generator(run: Path) -> Generator:
-    return Generator.load(run)
+    return load(run, task="generate")
 
 
 def test_the_text_is_learned(generator: Generator) -> None:
@@ -208,7 +209,7 @@ def test_subwords_stream_whole_characters(tmp_path: Path) -> None:
     given = tables(path, 12)
     given["tokenizer"] = {"tokenizer": "bpe", "vocabulary": 300}
     train_run(RECIPE, RECIPE.load_settings(given), tmp_path / "run")
-    generator = Generator.load(tmp_path / "run")
+    generator = load(tmp_path / "run", task="generate")
     pieces = list(generator.stream("größ", tokens=25, temperature=1.5, seed=2))
     assert "größ" + "".join(pieces) == generator.generate(["größ"], tokens=25, temperature=1.5, seed=2)[0]
 
@@ -237,7 +238,7 @@ def test_fine_tuning_begins_with_the_weights_and_the_tokenizer_of_the_start(
     given = tables(other, 1)
     given["training"]["learning_rate"] = 1e-9
     train_run(RECIPE, RECIPE.load_settings(given), tmp_path / "tuned", origin=origin)
-    tuned, start = Generator.load(tmp_path / "tuned"), Generator.load(run)
+    tuned, start = load(tmp_path / "tuned", task="generate"), load(run, task="generate")
     assert tuned.tokenizer.to_json() == start.tokenizer.to_json()
     for one, two in zip(tuned.model.parameters(), start.model.parameters(), strict=True):
         torch.testing.assert_close(one, two, rtol=0, atol=1e-6)

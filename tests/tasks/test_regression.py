@@ -182,7 +182,7 @@ def test_altered_points_are_refused(rents: tuple[Path, np.ndarray], tmp_path: Pa
         folder = tmp_path / name
         save(folder, Contents({**tensors, name: tensor}, contents.config))
         with pytest.raises(CheckpointError, match="points and bandwidths of a regression"):
-            Regressor.load(folder)
+            load(folder, task="regress")
 
 
 def test_a_run_from_before_lines_keeps_its_means(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_run_from_before_lines_keeps_its_means(tmp_path: Path) -> None:
     model = {name: item for name, item in contents.config["model"].items() if name != "degree"}
     save(tmp_path / "old", Contents(dict(contents.model), {**contents.config, "model": model}))
     mean = KernelRegression("gaussian", 0.5, degree=0).fit(numbers[:, :1], numbers[:, 2])
-    np.testing.assert_array_equal(Regressor.load(tmp_path / "old").predict([[1.0]]), mean.predict([[1.0]]))
+    np.testing.assert_array_equal(load(tmp_path / "old", task="regress").predict([[1.0]]), mean.predict([[1.0]]))
     stored = next((tmp_path / "run").glob("run.json"))
     stored.write_text(stored.read_text().replace('"degree": 0,', "").replace(', "degree": 0', ""))
     train_run(RECIPE, RECIPE.load_settings(tables), tmp_path / "run")
@@ -206,7 +206,7 @@ def test_categories_and_weights_go_through_a_run(tmp_path: Path) -> None:
     rows = [(n % 10, "ab"[n % 2], 5 * (n % 2) + n % 10 + n % 3, 1 + n % 2) for n in range(40)]
     data = {"data": rows, "x": ["t", "kind"], "y": "y", "weights": "w", "categorical": ["kind"]}
     train_run(RECIPE, RECIPE.load_settings({"data": data}), tmp_path / "run")
-    found = Regressor.load(tmp_path / "run")
+    found = load(tmp_path / "run", task="regress")
     x, y, weights = ([row[place] for row in rows] for place in (0, 2, 3))
     codes = np.array([[t, "ab".index(row[1])] for t, row in zip(x, rows, strict=True)], dtype=float)
     fitted = KernelRegression(categorical=[1]).fit(codes, y, weights)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from qkv.checkpoint.disk import replace_file
 from qkv.settings import build, options_of
-from qkv.tasks.load import answerer_of, open_members
+from qkv.tasks.runs import answerer_of, open_members
 from qkv.tasks.settings import AnswersEvaluation, EvaluationSettings, columns_of
 from qkv.tasks.streams import format_lines
 from qkv.tasks.task import Answerer, Scored

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, final, get_args
 
 import torch
@@ -18,7 +17,7 @@ from qkv.models.reader import MaskedLanguageModel
 from qkv.tasks.embed.settings import PoolOfTokens
 from qkv.tasks.length import expect_length
 from qkv.tasks.python_values import expect_texts
-from qkv.tasks.runs import Trained, expect_task, load_trained, rebuild_reader
+from qkv.tasks.runs import Trained, rebuild_reader
 from qkv.tasks.text_attention import read_scene
 from qkv.values.checked import answering
 
@@ -71,18 +70,8 @@ class MaskFiller:
         self._sentences = sentences
 
     @classmethod
-    def load(cls, run: str | Path, device: str | torch.device = "cpu") -> "MaskFiller":
-        """Load the folder of a published model.
-
-        Raises:
-            CheckpointError: it does not hold what it should, or a model of another task.
-        """
-        return cls.of(load_trained(run), device)
-
-    @classmethod
     def of(cls, trained: Trained, device: str | torch.device = "cpu") -> "MaskFiller":
-        """Build the published model; errors as for `load`."""
-        expect_task(trained, "fill", "a masked language model")
+        """Build the published model, see `Answerer.of`."""
         folder = published_folder(trained.folder)
         sentences: Sentences | CheckpointError
         try:

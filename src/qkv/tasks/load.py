@@ -1,18 +1,11 @@
 """`qkv.load`: load a trained model of any task."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 
-from qkv.errors import CheckpointError, expect_name, nearest
-from qkv.files import as_path
-from qkv.hub.cache import downloaded
-from qkv.tasks.answerers import ANSWERERS
-from qkv.tasks.example_run import packaged
-from qkv.tasks.members import members_of
-from qkv.tasks.runs import Trained, expect_task, load_trained
+from qkv.tasks.runs import load_model
 
 if TYPE_CHECKING:
     from qkv.tasks.classify.predict import Classifier
@@ -91,27 +84,4 @@ def load(
         Traceback (most recent call last):
         qkv.errors.CheckpointError: /dev/null/run: expected a checkpoint or a run folder; got no such folder. ...
     """
-    if task is not None:
-        expect_name("task", task, ANSWERERS, "a known task")
-    runs = open_members(run, download=download)
-    if task is not None:
-        expect_task(runs[0][1], task, f"a checkpoint of `qkv train {task}`")
-    return answerer_of(runs, device)
-
-
-def open_members(run: str | Path, *, download: bool = False) -> list[tuple[Path, Trained]]:
-    """Read the checkpoint of a run, or those of an ensemble, and return each beside its path; errors as for `load`."""
-    path = packaged(as_path(run, "run"))
-    return [(path, load_trained(path)) for path in members_of(downloaded(path) if download else path)]
-
-
-def answerer_of(runs: Sequence[tuple[Path, Trained]], device: str | torch.device = "cpu") -> Any:
-    """Build the model of checkpoints as `open_members` returns them; errors as for `load`."""
-    trained = runs[0][1]
-    if trained.task not in ANSWERERS:
-        got, hint = f'"{trained.task[:80]}"', nearest(trained.task[:80], ANSWERERS)
-        raise CheckpointError(str(trained.folder), "a task that this version knows", got, hint)
-    answerer = ANSWERERS[trained.task]()
-    if len(runs) > 1:
-        return answerer.ensemble([(path, answerer.of(member, device)) for path, member in runs])
-    return answerer.of(trained, device)
+    return load_model(run, device, task, download=download)

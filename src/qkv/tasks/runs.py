@@ -13,12 +13,14 @@ from qkv.checkpoint.folder import load_weights_later, verify
 from qkv.checkpoint.json_values import decode
 from qkv.checkpoint.rotation import locate
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import CheckpointError, ConfigError, OutOfMemoryError
+from qkv.errors import CheckpointError, ConfigError, OutOfMemoryError, expect_name, nearest
 from qkv.files import FREE, as_path, room_for
-from qkv.hub.cache import cached
+from qkv.hub.cache import cached, downloaded
 from qkv.hub.folder import Folder
 from qkv.hub.published import PUBLISHED, PublishedConfig, published_folder
 from qkv.settings import as_dict, build
+from qkv.tasks.answerers import ANSWERERS
+from qkv.tasks.example_run import packaged
 from qkv.tasks.members import members_of
 from qkv.tasks.notes import note
 from qkv.values.devices import as_device
@@ -99,6 +101,36 @@ def load_trained(run: str | Path, say: Callable[[str], None] = note) -> Trained:
     return Trained(folder, contents, tokenizer_of(contents), task)
 
 
+def load_model(
+    run: str | Path, device: str | torch.device = "cpu", task: str | None = None, *, download: bool = False
+) -> Any:
+    """Load a trained model of any task; arguments and errors as for `qkv.load`."""
+    if task is not None:
+        expect_name("task", task, ANSWERERS, "a known task")
+    runs = open_members(run, download=download)
+    if task is not None:
+        expect_task(runs[0][1], task)
+    return answerer_of(runs, device)
+
+
+def open_members(run: str | Path, *, download: bool = False) -> list[tuple[Path, Trained]]:
+    """Read the checkpoint of a run, or those of an ensemble, each beside its path; errors as for `qkv.load`."""
+    path = packaged(as_path(run, "run"))
+    return [(path, load_trained(path)) for path in members_of(downloaded(path) if download else path)]
+
+
+def answerer_of(runs: Sequence[tuple[Path, Trained]], device: str | torch.device = "cpu") -> Any:
+    """Build the model of checkpoints as `open_members` returns them; errors as for `qkv.load`."""
+    trained = runs[0][1]
+    if trained.task not in ANSWERERS:
+        got, hint = f'"{trained.task[:80]}"', nearest(trained.task[:80], ANSWERERS)
+        raise CheckpointError(str(trained.folder), "a task that this version knows", got, hint)
+    answerer = ANSWERERS[trained.task]()
+    if len(runs) > 1:
+        return answerer.ensemble([(path, answerer.of(member, device)) for path, member in runs])
+    return answerer.of(trained, device)
+
+
 def task_of(run: Path) -> str:
     """Return the task of a run or an ensemble; what there is to say of its checkpoint is said when it is loaded.
 
@@ -172,20 +204,16 @@ def open_published(folder: Folder, labels: str | None = None) -> Trained:
     return Trained(folder.path, Contents(pretrained.tensors, config, text), tokenizer, pretrained.family.task)
 
 
-def expect_task(trained: Trained, task: str, what: str) -> None:
+def expect_task(trained: Trained, task: str) -> None:
     """Refuse a checkpoint of another task.
-
-    Args:
-        trained: the checkpoint.
-        task: the expected task.
-        what: a description of such a model.
 
     Raises:
         CheckpointError: it is of another task.
     """
     if trained.task != task:
         hint = f"Use `qkv {trained.task}`, the command for its task."
-        raise CheckpointError(str(trained.folder), what, f"one trained to {trained.task}", hint)
+        expected = f"a checkpoint of `qkv train {task}`"
+        raise CheckpointError(str(trained.folder), expected, f"one trained to {trained.task}", hint)
 
 
 def rebuild(

@@ -45,10 +45,10 @@ class Answerer(Protocol):
 
     @classmethod
     def of(cls, trained: Trained, device: str | torch.device = "cpu") -> Self:
-        """Build the model of a checkpoint.
+        """Build the model of a checkpoint of the task; `qkv.load` refuses others.
 
         Raises:
-            CheckpointError: the checkpoint is invalid, or of another task.
+            CheckpointError: the checkpoint is invalid.
         """
 
     def score_files(self, files: Any) -> Scored:

@@ -9,12 +9,13 @@ from qkv.tasks.answering import Answers, line_answers
 from qkv.tasks.classify.predict import Classification, Classifier
 from qkv.tasks.classify.settings import ClassifyAnswers
 from qkv.tasks.drawing import Drawing
+from qkv.tasks.runs import load_model
 from qkv.tasks.tokenizing import UnknownCounter, unknown_name
 
 
 def open_answers(runs: Sequence[Path], settings: ClassifyAnswers) -> Answers:
     """Load a model that labels lines, see `qkv.tasks.task.OpenAnswers`."""
-    classifier = Classifier.load(runs[0], settings.device)
+    classifier: Classifier = load_model(runs[0], settings.device, "classify")
     drawing = Drawing(settings.attention, terminal=settings.show)
 
     def as_lines(answer: Classification) -> Iterator[str]:

@@ -1,8 +1,7 @@
 """Trained classifiers: a label for each text, with probabilities and attention."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, final
 
 import torch
@@ -22,7 +21,7 @@ from qkv.tasks.classify.objective import ReaderModel, predict
 from qkv.tasks.classify.settings import ClassifyEvaluation
 from qkv.tasks.length import expect_length
 from qkv.tasks.python_values import expect_texts
-from qkv.tasks.runs import OTHER_VERSION, Trained, expect_task, load_trained, rebuild
+from qkv.tasks.runs import OTHER_VERSION, Trained, rebuild
 from qkv.tasks.task import Scored
 from qkv.tasks.text_attention import last_self_attention, read_scene
 from qkv.values.checked import answering
@@ -31,8 +30,6 @@ from qkv.view.alignment import Alignment
 if TYPE_CHECKING:
     from qkv.view.live import LiveModel
     from qkv.view.scene import Scene
-
-_MODELS: Mapping[Labeling, str] = {"classify": "a model that classifies", "tag": "a model that tags"}
 
 
 @final
@@ -84,18 +81,8 @@ class Labeler:
         self.longest = longest
 
     @classmethod
-    def load(cls, run: str | Path, device: str | torch.device = "cpu") -> Self:
-        """Load the best checkpoint of a run, or one checkpoint.
-
-        Raises:
-            CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task.
-        """
-        return cls.of(load_trained(run), device)
-
-    @classmethod
     def of(cls, trained: Trained, device: str | torch.device = "cpu") -> Self:
-        """Build the model of a checkpoint, or of a published classifier of texts or tokens; errors as for `load`."""
-        expect_task(trained, cls.task, _MODELS[cls.task])
+        """Build the model of a checkpoint, or of a published classifier of texts or tokens, see `Answerer.of`."""
         return cls(*_rebuilt(cls.task, trained, device))
 
     def export_facts(self, to: str) -> dict[str, Any]:

@@ -10,13 +10,14 @@ from qkv.tasks.drawing import Drawing
 from qkv.tasks.generate.predict import Generator
 from qkv.tasks.generate.settings import GenerateAnswers, GenerateRequest
 from qkv.tasks.notes import as_json, working
+from qkv.tasks.runs import load_model
 from qkv.tasks.streams import format_json
 from qkv.view.alignment import Alignment
 
 
 def open_answers(runs: Sequence[Path], settings: GenerateAnswers) -> Answers:
     """Load a language model, see `qkv.tasks.task.OpenAnswers`. It reads its prompt, not lines."""
-    generator = Generator.load(runs[0], settings.device)
+    generator: Generator = load_model(runs[0], settings.device, "generate")
     drawing = Drawing(settings.attention, terminal=settings.show)
     prompt, seed = settings.prompt, settings.seed
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, final
 
 import torch
@@ -27,9 +26,9 @@ from qkv.settings import build
 from qkv.tasks.corpora.text import TextInMemory
 from qkv.tasks.generate.model import Config, build_model
 from qkv.tasks.generate.scoring import TextModel, judge
-from qkv.tasks.generate.settings import GENERATE, TEMPERATURE, TOKENS, GenerateEvaluation, GenerateRequest, LongPrompt
+from qkv.tasks.generate.settings import TEMPERATURE, TOKENS, GenerateEvaluation, GenerateRequest, LongPrompt
 from qkv.tasks.python_values import as_source, expect_texts, text_line
-from qkv.tasks.runs import Trained, expect_task, load_trained, rebuild
+from qkv.tasks.runs import Trained, rebuild
 from qkv.tasks.task import Scored
 from qkv.tasks.text_attention import last_self_attention, read_scene
 from qkv.tasks.tokenizing import report_unknown
@@ -64,26 +63,8 @@ class Generator:
         self.tokenizer = tokenizer
 
     @classmethod
-    def load(cls, run: str | Path, device: str | torch.device = "cpu") -> "Generator":
-        """Load the best checkpoint of a run, or one checkpoint.
-
-        Args:
-            run: run folder, or one checkpoint in it.
-            device: compute device.
-
-        Returns:
-            The generator.
-
-        Raises:
-            CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task.
-            ConfigError: the device is not available.
-        """
-        return cls.of(load_trained(run), device)
-
-    @classmethod
     def of(cls, trained: Trained, device: str | torch.device = "cpu") -> "Generator":
-        """Build the model of a checkpoint; arguments and errors as for `load`."""
-        expect_task(trained, GENERATE.name, "a language model")
+        """Build the model of a checkpoint, see `Answerer.of`."""
         model = rebuild(
             lambda: build_model(build(Config, trained.model_table, "model"), trained.tokenizer.size), trained, device
         )

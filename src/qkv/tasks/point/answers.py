@@ -8,12 +8,13 @@ from qkv.tasks.answering import Answers, line_answers
 from qkv.tasks.drawing import Drawing
 from qkv.tasks.point.predict import ElementPointer, Pointing
 from qkv.tasks.point.settings import PointAnswers
+from qkv.tasks.runs import load_model
 from qkv.tasks.tokenizing import UnknownCounter
 
 
 def open_answers(runs: Sequence[Path], settings: PointAnswers) -> Answers:
     """Load a pointer network, see `qkv.tasks.task.OpenAnswers`."""
-    pointer = ElementPointer.load(runs[0], settings.device)
+    pointer: ElementPointer = load_model(runs[0], settings.device, "point")
     drawing = Drawing(settings.attention, terminal=settings.show)
 
     def as_lines(pointing: Pointing) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast, final, get_args
 
 import torch
@@ -21,9 +20,9 @@ from qkv.settings import build
 from qkv.tasks.pairs import PairSources
 from qkv.tasks.point.data import ElementVocabulary
 from qkv.tasks.point.objective import is_exact, judge_positions, point, stack
-from qkv.tasks.point.settings import POINT, AnswerOrder, PointEvaluation, PointRequest
+from qkv.tasks.point.settings import AnswerOrder, PointEvaluation, PointRequest
 from qkv.tasks.python_values import expect_texts
-from qkv.tasks.runs import OTHER_VERSION, Trained, expect_task, load_trained, rebuild
+from qkv.tasks.runs import OTHER_VERSION, Trained, rebuild
 from qkv.tasks.task import Scored, reads_no_text
 from qkv.tasks.text_attention import expect_tokens, title_of
 from qkv.tasks.tokenizing import report_unknown
@@ -102,18 +101,8 @@ class ElementPointer:
         self.longest = longest
 
     @classmethod
-    def load(cls, run: str | Path, device: str | torch.device = "cpu") -> "ElementPointer":
-        """Load the best checkpoint of a run, or one checkpoint.
-
-        Raises:
-            CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task.
-        """
-        return cls.of(load_trained(run), device)
-
-    @classmethod
     def of(cls, trained: Trained, device: str | torch.device = "cpu") -> "ElementPointer":
-        """Build the model of a checkpoint; errors as for `load`."""
-        expect_task(trained, POINT.name, "a model that points at elements")
+        """Build the model of a checkpoint, see `Answerer.of`."""
         config: dict[str, Any] = dict(trained.contents.config)
         fits = config.get("elements") in get_args(Elements) and config.get("order") in get_args(AnswerOrder)
         sizes = all(type(size) is int and 0 < size < 2**31 for size in (config.get("features"), config.get("longest")))

@@ -13,12 +13,13 @@ from qkv.tasks.drawing import Drawing
 from qkv.tasks.notes import as_json, note
 from qkv.tasks.regress.predict import Prediction, Regressor, Rows, covered
 from qkv.tasks.regress.settings import RegressAnswers, RegressRequest
+from qkv.tasks.runs import load_model
 from qkv.tasks.streams import format_json, format_lines, stdin_is_terminal, stream_stdin
 
 
 def open_answers(runs: Sequence[Path], settings: RegressAnswers) -> Answers:
     """Load a regression, see `qkv.tasks.task.OpenAnswers`. It reads standard input as a table."""
-    regressor = Regressor.load(runs[0])
+    regressor = load_model(runs[0], task="regress")
     drawing = Drawing(settings.attention, terminal=settings.show)
     how = _how(settings)
     ends = settings.interval != "none"

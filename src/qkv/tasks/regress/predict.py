@@ -31,8 +31,8 @@ from qkv.scores.catalog import KERNELS
 from qkv.tasks.notes import note
 from qkv.tasks.regress.data import category_name
 from qkv.tasks.regress.model import estimator_class, judge_regression
-from qkv.tasks.regress.settings import LEVEL, REGRESS, Beyond, IntervalKind, RegressEvaluation
-from qkv.tasks.runs import Trained, expect_task, load_trained
+from qkv.tasks.regress.settings import LEVEL, Beyond, IntervalKind, RegressEvaluation
+from qkv.tasks.runs import Trained
 from qkv.tasks.task import Scored, reads_no_text
 from qkv.tasks.text_attention import expect_tokens, title_of
 from qkv.values.checked import answering
@@ -105,19 +105,12 @@ class Regressor:
         self.estimator = estimator_class().of(self.model, beyond)
 
     @classmethod
-    def load(cls, run: str | Path) -> "Regressor":
-        """Load a run.
+    def of(cls, trained: Trained, device: str | torch.device = "cpu") -> "Regressor":
+        """Build the regression of a checkpoint, on the CPU whatever the device, see `Answerer.of`.
 
         Raises:
-            CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task.
             UnsupportedError: scikit-learn is not installed.
         """
-        return cls.of(load_trained(run))
-
-    @classmethod
-    def of(cls, trained: Trained, device: str | torch.device = "cpu") -> "Regressor":
-        """Build the regression of a checkpoint, on the CPU whatever the device; errors as for `load`."""
-        expect_task(trained, REGRESS.name, "a regression")
         return cls(*_parts(trained))
 
     @property

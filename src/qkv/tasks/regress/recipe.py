@@ -14,8 +14,8 @@ from qkv.tasks.folds import Examples
 from qkv.tasks.recipe import Recipe, RecipeSettings
 from qkv.tasks.regress.data import RegressTable, read_columns
 from qkv.tasks.regress.model import estimator_class, fit, judge_regression
-from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.regress.settings import REGRESS, RegressFiles, RegressModel
+from qkv.tasks.runs import load_model
 
 RegressionSettings = RecipeSettings[RegressFiles, RegressModel]
 
@@ -75,7 +75,7 @@ def _examples(files: RegressFiles) -> Examples:
 def _draw(run: Path, picture: Path) -> None:
     from qkv.tasks.regress.picture import save_picture  # matplotlib
 
-    save_picture(Regressor.load(run), picture)
+    save_picture(load_model(run, task="regress"), picture)
 
 
 RECIPE: Recipe[RegressFiles, RegressModel, RegressTable, KernelSmoother] = Recipe(

@@ -9,6 +9,7 @@ from typing import Any
 from qkv.data.words import split_words
 from qkv.tasks.answering import Answers, Lines, line_answers
 from qkv.tasks.drawing import Drawing
+from qkv.tasks.runs import load_model
 from qkv.tasks.tag.predict import Tagger, Tagging
 from qkv.tasks.tag.settings import TagAnswers
 from qkv.tasks.tokenizing import UnknownCounter, unknown_name
@@ -16,7 +17,7 @@ from qkv.tasks.tokenizing import UnknownCounter, unknown_name
 
 def open_answers(runs: Sequence[Path], settings: TagAnswers) -> Answers:
     """Load a model that tags words, see `qkv.tasks.task.OpenAnswers`."""
-    tagger = Tagger.load(runs[0], settings.device)
+    tagger: Tagger = load_model(runs[0], settings.device, "tag")
     drawing = Drawing(settings.attention, terminal=settings.show)
 
     def tagged(lines: Lines, **how: Any) -> list[Tagging]:

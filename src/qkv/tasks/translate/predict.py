@@ -195,7 +195,7 @@ class Translator:
 
     @classmethod
     def of(cls, trained: Trained, device: str | torch.device = "cpu") -> "Translator":
-        """Build the model of a checkpoint; errors as for `load`."""
+        """Build the model of a checkpoint, see `Answerer.of`."""
         return _translator_of(trained, device, trained.contents.model)
 
     @classmethod
@@ -637,7 +637,7 @@ def _different(ranked: Iterable[R], text: Callable[[R], str]) -> list[R]:
 
 def _averaged(run: Path, trained: Trained, device: str | torch.device, average: int) -> Translator:
     """Build the model of a checkpoint of a run, with the average weights of the newest ones if there are several."""
-    expect_task(trained, "translate", "a translation model")
+    expect_task(trained, "translate")
     if average < 1:
         raise ConfigError(setting("average"), "at least 1", f"{average}", "1 uses the best checkpoint.")
     if average == 1:
@@ -648,7 +648,6 @@ def _averaged(run: Path, trained: Trained, device: str | torch.device, average: 
 
 
 def _translator_of(trained: Trained, device: str | torch.device, weights: Mapping[str, Tensor]) -> Translator:
-    expect_task(trained, "translate", "a translation model")
     config = trained.contents.config
     longest, columns = config.get("longest"), config.get("table")
     table = None if columns is None else _word_table(columns, trained.folder)

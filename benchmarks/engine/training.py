@@ -7,7 +7,7 @@ with PyTorch's modules (`plain`).
 import copy
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, final
@@ -21,6 +21,7 @@ from qkv.data.batches import Batch
 from qkv.models.recurrent_translator import RecurrentTranslator
 from qkv.nn.attention import Attention
 from qkv.settings import build
+from qkv.tasks.recipe import RecipeSettings
 from qkv.tasks.translate.data import read_training
 from qkv.tasks.translate.model import TranslationConfig, build_model
 from qkv.tasks.translate.objective import TranslationTask
@@ -32,7 +33,7 @@ from qkv.training_settings import Settings
 Precision = Literal["float32", "bfloat16"]
 
 ASKED = 2.0
-SETTINGS = Settings(steps=1, batch_tokens=2048, learning_rate=1e-3)
+SETTINGS = Settings(steps=1, batch_tokens=2048, learning_rate=1e-3, label_smoothing=0.1)
 MODEL = {"model": "gru", "score": "additive"}
 
 
@@ -94,7 +95,7 @@ class _Side:
         if name != PLAIN:
             _attend_with(self._model, name)
         self._plain = name == PLAIN
-        self._task = TranslationTask(self._model, task.text, task.smoothing, task.longest)
+        self._task = replace(task, model=self._model)
         self._optimizer = build_optimizer(self._model, SETTINGS)
         self._precision, self._clock = precision, clock
         self.losses: list[float] = []
@@ -122,7 +123,7 @@ class _Side:
         if not self._plain:
             return self._task.objective(batch)
         assert isinstance(self._model, RecurrentTranslator)
-        return plain.loss_of(self._model, batch, self._task.text.tokenizer.pad, self._task.smoothing)
+        return plain.loss_of(self._model, batch, self._task.text.tokenizer.pad, SETTINGS.label_smoothing)
 
 
 def _attend_with(model: nn.Module, backend: str) -> None:
@@ -138,10 +139,11 @@ def _task(folder: Path, pieces: Literal["bpe", "char"]) -> TranslationTask:
         valid_source=folder / "val.de",
         valid_target=folder / "val.en",
     )
-    text = read_training(files, TranslateTokenizer(tokenizer=pieces), 0)
+    words, config = TranslateTokenizer(tokenizer=pieces), build(TranslationConfig, MODEL, "model")
+    text = read_training(files, words, 0)
     torch.manual_seed(0)
-    model = build_model(build(TranslationConfig, MODEL, "model"), text.tokenizer).train()
-    return TranslationTask(model, text, 0.1, 256)
+    model = build_model(config, text.tokenizer).train()
+    return TranslationTask(model, text, RecipeSettings(files, words, config, SETTINGS))
 
 
 def _record(sides: Mapping[str, _Side], say: Callable[[str], None]) -> dict[str, Any]:

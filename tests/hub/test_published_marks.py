@@ -19,6 +19,7 @@ from qkv.models.configs.language_model import DecoderConfig
 from qkv.models.configs.translator import TransformerConfig
 from qkv.models.language_model import LanguageModel
 from qkv.models.translator import TransformerTranslator
+from qkv.tasks.catalog import recipe_of
 from qkv.tasks.corpora.pairs import PairsInMemory
 from qkv.tasks.corpora.text import TextInMemory
 from qkv.tasks.generate.data import TrainingText
@@ -31,6 +32,7 @@ from qkv.tasks.translate.predict import Translator
 
 HERE = Path(__file__).parent / "families"
 TEXT = "the cat sat on the mat"
+PLAIN = {"training": {"label_smoothing": 0.0}}
 
 
 def changed(name: str, folder: Path, file: str = "generation_config.json", **settings: Any) -> Path:
@@ -116,7 +118,7 @@ def test_an_end_token_that_pads_is_learned_too(tmp_path: Path) -> None:
     examples = PairsInMemory([Example((7, 8, 5), (9,), 0), Example((6, 5), (7, 9, 6), 1)], tokenizer)
     translator = qkv.load(tmp_path / "one")
     text = Parallel(tokenizer, examples, [Pair("a", "b", 1)], examples, "")
-    task = TranslationTask(translator.model, text, 0.0, 64)
+    task = TranslationTask(translator.model, text, recipe_of("translate").load_settings(PLAIN))
     batch = task.collate([0, 1])
     loss, count = task.objective(batch)
     rows = F.log_softmax(translator.model(batch.source, batch.source_lengths, batch.target[:, :-1]), -1)
@@ -127,7 +129,8 @@ def test_an_end_token_that_pads_is_learned_too(tmp_path: Path) -> None:
     reader = qkv.load(changed("llama", tmp_path / "two", "config.json", pad_token_id=None))
     ids = torch.tensor([5, 6, 5, 5, 7, 8, 5, 9])
     passage = TextInMemory(ids, 8, 0, reader.tokenizer)
-    learned = LanguageTask(reader.model, TrainingText(reader.tokenizer, passage, passage, {}), "sequential", 0.0)
+    reading = TrainingText(reader.tokenizer, passage, passage, {})
+    learned = LanguageTask(reader.model, reading, recipe_of("generate").load_settings(PLAIN))
     window = ids[None]
     loss, count = learned.objective(window)
     assert count == 7

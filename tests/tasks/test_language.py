@@ -109,7 +109,7 @@ def test_an_epoch_of_batches_trains_on_each_window_once(text: Path) -> None:
     settings = RECIPE.load_settings(tables(text, 1))
     data = read_for_training(settings.data, settings.tokenizer, 16)
     model = LanguageModel(DecoderConfig(size=data.tokenizer.size, **MODEL))  # type: ignore[arg-type]
-    task = LanguageTask(model, data, "random", 0.0)
+    task = LanguageTask(model, data, settings)
     batches = task.batches(tokens=64, seed=1, epoch=0)
     places = sorted(place for batch in batches for place in batch)
     assert [later - earlier for earlier, later in pairwise(places)] == [16] * (len(places) - 1)

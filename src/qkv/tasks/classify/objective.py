@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -17,15 +17,17 @@ from qkv.data.batches import (
     restore_order,
     token_batches,
 )
-from qkv.data.tokenizer import Tokenizer
 from qkv.decode.likeliest import expect_numbers
 from qkv.metrics.figure import Figure
 from qkv.metrics.labels import LabelReport, label_report, span_report
 from qkv.metrics.matches import accuracy, macro_f1
 from qkv.metrics.spans import names_spans, span_f1
 from qkv.models.reader import TextClassifier, TextTagger
-from qkv.tasks.classify.data import EncodedText
+from qkv.tasks.classify.data import EncodedText, LabeledText
 from qkv.tasks.notes import counted
+
+if TYPE_CHECKING:
+    from qkv.tasks.recipe import RecipeSettings
 
 ReaderModel = TextClassifier | TextTagger
 _BATCH_TOKENS = 8192
@@ -60,20 +62,13 @@ class LabelTask:
 
     Args:
         model: the model to train.
-        tokenizer: the tokenizer.
-        labels: the names of the labels.
-        train, valid: examples.
-        smoothing: label smoothing in training.
-        rows: number of texts in a batch; None for as many as the batch's tokens allow.
+        text: what is trained and validated on.
+        settings: of the training.
     """
 
     model: ReaderModel
-    tokenizer: Tokenizer
-    labels: tuple[str, ...]
-    train: Sequence[EncodedText]
-    valid: Sequence[EncodedText]
-    smoothing: float
-    rows: int | None = None
+    text: LabeledText
+    settings: "RecipeSettings[Any, Any]"
 
     @property
     def unit(self) -> str:
@@ -82,12 +77,12 @@ class LabelTask:
 
     def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
         """Batch texts of about equal length."""
-        examples = [Example(item.ids, (), item.line) for item in self.train]
-        return token_batches(examples, tokens, seed, epoch, self.rows)
+        examples = [Example(item.ids, (), item.line) for item in self.text.train]
+        return token_batches(examples, tokens, seed, epoch, self.settings.training.batch_size)
 
     def collate(self, indices: Sequence[int]) -> LabelBatch:
         """Stack texts, on the model's device."""
-        return stack([self.train[index] for index in indices], self.tokenizer.pad, device_of(self.model))
+        return stack([self.text.train[index] for index in indices], self.text.tokenizer.pad, device_of(self.model))
 
     def objective(self, batch: LabelBatch) -> tuple[Tensor, int]:
         """Compute the smoothed cross entropy of each label."""
@@ -97,20 +92,21 @@ class LabelTask:
             batch.labels.flatten(),
             ignore_index=NO_LABEL,
             reduction="sum",
-            label_smoothing=self.smoothing,
+            label_smoothing=self.settings.training.label_smoothing,
         )
         return loss, batch.known
 
     def lines(self, indices: Sequence[int]) -> list[int]:
         """Return the line numbers of texts in the user's file."""
-        return [self.train[index].line for index in indices]
+        return [self.text.train[index].line for index in indices]
 
     def validate(self) -> list[Figure]:
         """Compute accuracy, F1 and loss on the validation texts."""
-        results = predict(self.model, self.valid, self.tokenizer.pad)
-        predicted = [[self.labels[int(number)] for number in scores.argmax(-1)] for scores in results]
-        truth = [[self.labels[number] for number in item.labels] for item in self.valid]
-        right = torch.cat([torch.tensor(item.labels, dtype=torch.int64, device="cpu") for item in self.valid])
+        labels, valid = self.text.labels, self.text.valid
+        results = predict(self.model, valid, self.text.tokenizer.pad)
+        predicted = [[labels[int(number)] for number in scores.argmax(-1)] for scores in results]
+        truth = [[labels[number] for number in item.labels] for item in valid]
+        right = torch.cat([torch.tensor(item.labels, dtype=torch.int64, device="cpu") for item in valid])
         loss = float(F.cross_entropy(torch.cat(results).double(), right))
         return [*judge_labels(predicted, truth), Figure("loss", loss, "nats per label", higher_is_better=False)]
 

@@ -68,7 +68,7 @@ def label_recipe(settings: TaskSettings, read_texts: ReadTexts, unit: Unit) -> L
         settings,
         read,
         create,
-        _job,
+        LabelTask,
         _identity,
         _summary,
         check=_expect_length,
@@ -77,11 +77,6 @@ def label_recipe(settings: TaskSettings, read_texts: ReadTexts, unit: Unit) -> L
         inspect=inspect_texts,
         examples=examples,
     )
-
-
-def _job(model: ReaderModel, text: LabeledText, settings: LabelSettings) -> LabelTask:
-    smoothing, rows = settings.training.label_smoothing, settings.training.batch_size
-    return LabelTask(model, text.tokenizer, text.labels, text.train, text.valid, smoothing, rows)
 
 
 def _identity(text: LabeledText, settings: LabelSettings) -> dict[str, Any]:

@@ -33,11 +33,6 @@ def _build(config: Config, text: TrainingText) -> TextModel:
     return build_model(config, text.tokenizer.size)
 
 
-def _job(model: TextModel, text: TrainingText, settings: LanguageSettings) -> LanguageTask:
-    training = settings.training
-    return LanguageTask(model, text, settings.data.order, training.label_smoothing, training.batch_size)
-
-
 def _identity(text: TrainingText, settings: LanguageSettings) -> dict[str, Any]:
     return {"order": settings.data.order, "text": text.fingerprints}
 
@@ -58,7 +53,7 @@ RECIPE: Recipe[GenerateFiles, Config, TrainingText, TextModel] = Recipe(
     GENERATE,
     _read,
     _build,
-    _job,
+    LanguageTask,
     _identity,
     _summary,
     defaults_of=_defaults_of,

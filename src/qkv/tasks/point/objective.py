@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -25,7 +25,10 @@ from qkv.metrics.figure import Figure, require_same_length
 from qkv.models.pointer import END, PointerNetwork
 from qkv.tasks.notes import counted
 from qkv.tasks.point.data import ElementVocabulary, PointLines
-from qkv.tasks.point.settings import AnswerOrder
+from qkv.tasks.point.settings import AnswerOrder, PointFiles
+
+if TYPE_CHECKING:
+    from qkv.tasks.recipe import RecipeSettings
 
 _BATCH_ELEMENTS = 8192
 
@@ -56,17 +59,13 @@ class PointTask:
     Args:
         model: the model to train.
         text: the lines.
-        order: how answers are judged, see `judge_positions`.
-        smoothing: label smoothing in training.
-        rows: number of lines in a batch; None for as many as the batch's elements allow.
+        settings: of the training.
         examples: the sizes of the training lines.
     """
 
     model: PointerNetwork
     text: PointLines
-    order: AnswerOrder
-    smoothing: float
-    rows: int | None = None
+    settings: "RecipeSettings[PointFiles, Any]"
     examples: list[Example] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -82,7 +81,7 @@ class PointTask:
 
     def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
         """Batch lines of about equal length."""
-        return token_batches(self.examples, tokens, seed, epoch, self.rows)
+        return token_batches(self.examples, tokens, seed, epoch, self.settings.training.batch_size)
 
     def collate(self, indices: Sequence[int]) -> PointBatch:
         """Stack lines, on the model's device."""
@@ -90,7 +89,7 @@ class PointTask:
 
     def objective(self, batch: PointBatch) -> tuple[Tensor, int]:
         """Compute the cross entropy of each next position and of the end."""
-        return self._loss(batch, self.smoothing)
+        return self._loss(batch, self.settings.training.label_smoothing)
 
     def lines(self, indices: Sequence[int]) -> list[int]:
         """Return the line numbers in the user's file."""
@@ -100,8 +99,8 @@ class PointTask:
         """Compute the share of right positions and of right answers, and the loss, on the validation lines."""
         text = self.text
         answers = point(self.model, text.valid, text.vocabulary, text.longest)
-        figures = judge_positions([answer.ids for answer in answers], [item.target for item in text.valid], self.order)
-        return [*figures, self._validation_loss()]
+        sides = [answer.ids for answer in answers], [item.target for item in text.valid]
+        return [*judge_positions(*sides, self.settings.data.order), self._validation_loss()]
 
     def _validation_loss(self) -> Figure:
         total, count = 0.0, 0

@@ -28,11 +28,6 @@ def _with_words(lines: PointLines, origin: Origin | None) -> PointLines:
     return lines._replace(vocabulary=ElementVocabulary([str(word) for word in words]), features=len(words))
 
 
-def _job(model: PointerNetwork, lines: PointLines, settings: PointerSettings) -> PointTask:
-    training = settings.training
-    return PointTask(model, lines, settings.data.order, training.label_smoothing, training.batch_size)
-
-
 def _identity(lines: PointLines, settings: PointerSettings) -> dict[str, Any]:
     return {
         "elements": lines.elements,
@@ -60,7 +55,7 @@ RECIPE: Recipe[PointFiles, PointerConfig, PointLines, PointerNetwork] = Recipe(
     POINT,
     _read,
     new_model,
-    _job,
+    PointTask,
     _identity,
     _summary,
     adapt=_with_words,

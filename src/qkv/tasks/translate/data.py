@@ -31,6 +31,7 @@ class Parallel(NamedTuple):
         valid_examples: validation pairs as tokens.
         fingerprint: sha256 of the training pairs.
         table: the columns of the files, if they are tables.
+        backward: whether the tokens of targets stand right to left.
     """
 
     tokenizer: Tokenizer
@@ -39,10 +40,12 @@ class Parallel(NamedTuple):
     valid_examples: PairsInMemory
     fingerprint: str
     table: WordTable | None = None
+    backward: bool = False
 
     def right_to_left(self) -> "Parallel":
         """Return the same pairs with the tokens of targets right to left, in the order that a model writes them."""
-        return self._replace(train=self.train.right_to_left(), valid_examples=self.valid_examples.right_to_left())
+        train, valid = self.train.right_to_left(), self.valid_examples.right_to_left()
+        return self._replace(train=train, valid_examples=valid, backward=True)
 
     @property
     def limit(self) -> LengthLimit:

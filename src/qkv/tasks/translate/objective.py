@@ -11,20 +11,23 @@ from qkv.data.batches import NO_LABEL, Batch, Example, collate, device_of
 from qkv.data.corpus import Pair
 from qkv.metrics.figure import Figure
 from qkv.metrics.ibm_model_1 import ExpectedLinks
-from qkv.metrics.translation import WMT, BleuTokenizer
+from qkv.metrics.translation import WMT
 from qkv.models.copying import CopyingTranslator
 from qkv.models.monotonic import MonotonicTranslator
 from qkv.tasks.corpora.pairs import PairBatches
 from qkv.tasks.length import cut_share
+from qkv.tasks.recipe import RecipeSettings
 from qkv.tasks.translate.aligner import Aligner
 from qkv.tasks.translate.data import Parallel
 from qkv.tasks.translate.limits import LengthLimit
-from qkv.tasks.translate.model import TranslationModel
+from qkv.tasks.translate.model import TranslationConfig, TranslationModel
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.scoring import judge
+from qkv.tasks.translate.settings import TranslateFiles
 from qkv.training.loss import label_smoothed_loss, layer_loss
 from qkv.values.plain_modules import is_watched
 
+TranslationSettings = RecipeSettings[TranslateFiles, TranslationConfig]
 _VALIDATION_TOKENS = 8192
 _ALIGNED_CELLS = 500_000
 """Token pairs of the validation pairs on which weights are chosen for aligning: about 1,000 sentences of 20 words."""
@@ -38,20 +41,12 @@ class TranslationTask:
     Args:
         model: the model to train.
         text: the pairs; those of a model that writes right to left hold targets in that order.
-        smoothing: label smoothing in training.
-        longest: maximum tokens of a source line.
-        rows: number of pairs in a batch; None for as many as the batch's tokens allow.
-        right_to_left: whether targets are written right to left.
-        bleu_tokenizer: what separates words for BLEU.
+        settings: of the training.
     """
 
     model: TranslationModel
     text: Parallel
-    smoothing: float
-    longest: int
-    rows: int | None = None
-    right_to_left: bool = False
-    bleu_tokenizer: BleuTokenizer = WMT
+    settings: TranslationSettings
 
     @property
     def unit(self) -> str:
@@ -60,7 +55,7 @@ class TranslationTask:
 
     def batches(self, *, tokens: int, seed: int, epoch: int) -> Sequence[Sequence[int]] | PairBatches:
         """Batch examples of about equal length."""
-        return self.text.train.batches(tokens, seed, epoch, self.rows)
+        return self.text.train.batches(tokens, seed, epoch, self.settings.training.batch_size)
 
     def collate(self, indices: Sequence[int]) -> Batch:
         """Stack examples, on the model's device."""
@@ -68,7 +63,7 @@ class TranslationTask:
 
     def objective(self, batch: Batch) -> tuple[Tensor, int]:
         """Compute the smoothed cross entropy of each next target token."""
-        return self._loss(batch, self.smoothing)
+        return self._loss(batch, self.settings.training.label_smoothing)
 
     def lines(self, indices: Sequence[int]) -> list[int]:
         """Return the line numbers of examples in the user's files."""
@@ -78,14 +73,14 @@ class TranslationTask:
         """Compute the metrics of `judge`, the loss, the part that was cut, and how well attention aligns words."""
         translations = self.translator().translate_fully([pair.source for pair in self.text.valid])
         written = [translation.text for translation in translations]
-        judged = judge(written, self.text.valid, self.bleu_tokenizer)
+        judged = judge(written, self.text.valid, self.settings.data.bleu_tokenize or WMT)
         cut = cut_share(translation.finished for translation in translations)
         return [*judged, self._validation_loss(), *cut, *self._alignment_agreement()]
 
     def translator(self) -> Translator:
         """Return the current model as a translator."""
-        direction = (self.right_to_left,)
-        return Translator(self.model, self.text.tokenizer, self.longest, right_to_left=direction, limit=self.limit)
+        longest, direction = self.settings.data.longest, (self.text.backward,)
+        return Translator(self.model, self.text.tokenizer, longest, right_to_left=direction, limit=self.limit)
 
     @cached_property
     def limit(self) -> LengthLimit:
@@ -95,7 +90,7 @@ class TranslationTask:
     def _alignment_agreement(self) -> list[Figure]:
         """Return the agreement of the best reading, which its signature names; none if there is nothing to align."""
         pairs, expected = self._alignable
-        if not pairs or self.right_to_left or self.model.alignment_layer is None:
+        if not pairs or self.text.backward or self.model.alignment_layer is None:
             return []
         return [Aligner(self.translator()).choose_by_agreement(pairs, expected)[1]]
 
@@ -115,7 +110,7 @@ class TranslationTask:
     def _validation_loss(self) -> Figure:
         examples = self.text.valid_examples
         total, count = 0.0, 0
-        for indices in examples.batches(max(_VALIDATION_TOKENS, 2 * self.longest), 0, 0):
+        for indices in examples.batches(max(_VALIDATION_TOKENS, 2 * self.settings.data.longest), 0, 0):
             loss, tokens = self._loss(self._stack(examples.take(indices)), 0.0)
             total, count = total + float(loss), count + tokens
         return Figure("loss", total / count, "nats per target token", higher_is_better=False)

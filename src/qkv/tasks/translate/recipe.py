@@ -17,7 +17,7 @@ from qkv.tasks.folds import Examples
 from qkv.tasks.members import write_members
 from qkv.tasks.notes import note
 from qkv.tasks.pairs import pair_examples
-from qkv.tasks.recipe import Recipe, RecipeSettings
+from qkv.tasks.recipe import Recipe
 from qkv.tasks.translate.data import Parallel, inspect, read_training
 from qkv.tasks.translate.limits import STORED
 from qkv.tasks.translate.model import (
@@ -26,7 +26,7 @@ from qkv.tasks.translate.model import (
     build_model,
     expect_features,
 )
-from qkv.tasks.translate.objective import TranslationTask
+from qkv.tasks.translate.objective import TranslationSettings, TranslationTask
 from qkv.tasks.translate.settings import TRANSLATE, Direction, MemberSettings, TranslateFiles, TranslateTokenizer
 from qkv.training.processes import current
 
@@ -39,8 +39,6 @@ SYMBOLS: Mapping[str, Mapping[str, object]] = MappingProxyType(
     {"tokenizer": {"tokenizer": "none", "minimum": 1, "unicode": "none"}}
 )
 """Defaults for the columns of a table: each symbol is a token, a combining accent too if a character is a symbol."""
-
-TranslationSettings = RecipeSettings[TranslateFiles, TranslationConfig]
 
 
 @final
@@ -78,23 +76,10 @@ def _build(config: TranslationConfig, text: Parallel) -> TranslationModel:
     return build_model(config, text.tokenizer, text.table)
 
 
-def _job(model: TranslationModel, text: Parallel, settings: TranslationSettings) -> TranslationTask:
-    training = settings.training
-    return TranslationTask(
-        model,
-        text,
-        training.label_smoothing,
-        settings.data.longest,
-        training.batch_size,
-        right_to_left=_member(settings).direction == "back",
-        bleu_tokenizer=_bleu_tokenizer(settings),
-    )
-
-
 def _identity(text: Parallel, settings: TranslationSettings) -> dict[str, Any]:
     fingerprints = {"train": text.fingerprint, "valid": fingerprint(text.valid)}
     table = {} if text.table is None else {"table": as_dict(text.table)}
-    direction = {"direction": "back"} if _member(settings).direction == "back" else {}
+    direction = {"direction": "back"} if text.backward else {}
     # Fields that only some runs need, so that others have the same configuration as in earlier versions.
     optional = {"bleu_tokenize": _bleu_tokenizer(settings), STORED: text.limit.to_json_value()}
     stored = {name: value for name, value in optional.items() if value not in (WMT, [])}
@@ -180,7 +165,7 @@ RECIPE: Recipe[TranslateFiles, TranslationConfig, Parallel, TranslationModel] = 
     TRANSLATE,
     _read,
     _build,
-    _job,
+    TranslationTask,
     _identity,
     _summary,
     defaults_of=_defaults_of,

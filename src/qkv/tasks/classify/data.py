@@ -12,6 +12,7 @@ from qkv.data.corpus import fingerprint
 from qkv.data.holdout import seen_in_training, split
 from qkv.data.labeled import LABEL_AND_TEXT, LABEL_NAMES, TEXT_NAMES, Unit, labels_of, read_labeled
 from qkv.data.report import expect_some_left, refuse
+from qkv.data.tagged import Tagged
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.tasks.notes import reporting, state
@@ -24,20 +25,6 @@ LabelFiles = Any
 Labeling = Literal["classify", "tag"]
 _SHORTEST_RUN, _LONGEST_RUN = 3, 6
 """Characters of an n-gram."""
-
-
-class TextAndLabels(NamedTuple):
-    """A labeled text: as a whole, or word by word.
-
-    Attributes:
-        words: the labeled units; a text to classify is a single one.
-        labels: one per unit.
-        line: line number in the file, from 1.
-    """
-
-    words: tuple[str, ...]
-    labels: tuple[str, ...]
-    line: int
 
 
 class EncodedText(NamedTuple):
@@ -65,15 +52,14 @@ class LabeledText(NamedTuple):
         tokenizer: learned from the training texts.
         labels: the names of the labels, sorted.
         train, valid: examples.
-        fingerprint, valid_fingerprint: sha256 of the texts.
+        fingerprints: sha256 of the texts of each part.
     """
 
     tokenizer: Tokenizer
     labels: tuple[str, ...]
     train: list[EncodedText]
     valid: list[EncodedText]
-    fingerprint: str
-    valid_fingerprint: str
+    fingerprints: dict[str, str]
 
     def count_unknown(self) -> list[Unknown]:
         """Return the number of unknown tokens of the training and of the validation texts."""
@@ -85,11 +71,11 @@ class LabeledText(NamedTuple):
         ]
 
 
-ReadTexts = Callable[[Any, str, TextColumns], list[TextAndLabels]]
+ReadTexts = Callable[[Any, str, TextColumns], list[Tagged]]
 """Reads labeled texts from a file or values, by the name of the argument and the columns."""
 
 
-def read_texts(data: Pairs | None, name: str = "data", columns: TextColumns = LABEL_AND_TEXT) -> list[TextAndLabels]:
+def read_texts(data: Pairs | None, name: str = "data", columns: TextColumns = LABEL_AND_TEXT) -> list[Tagged]:
     """Read texts with a label each.
 
     Args:
@@ -108,14 +94,14 @@ def read_texts(data: Pairs | None, name: str = "data", columns: TextColumns = LA
         raise missing_data(name, "A file with label<TAB>text on each line.")
     source = as_source(data, name, labeled_line, columns, (LABEL_NAMES, TEXT_NAMES))
     items = read_labeled(source, say=state, columns=columns)
-    return [TextAndLabels((item.text,), (item.label,), item.line) for item in items]
+    return [Tagged((item.text,), (item.label,), item.line) for item in items]
 
 
-def as_lines(text: TextAndLabels, labels: Sequence[str], unit: Unit) -> list[str]:
+def as_lines(text: Tagged, labels: Sequence[str], unit: Unit) -> list[str]:
     """Return a text with labels as lines that can be trained on: label<TAB>text, or word<TAB>tag and an empty line.
 
     Example:
-        >>> as_lines(TextAndLabels(("Ada", "wrote"), (), 1), ("PER", "O"), "sentences")
+        >>> as_lines(Tagged(("Ada", "wrote"), (), 1), ("PER", "O"), "sentences")
         ['Ada\\tPER', 'wrote\\tO', '']
     """
     if unit == "texts":
@@ -159,16 +145,10 @@ def read_for_training(
         train, valid, labels, names = gather(read, files, seed, unit)
         if tokenizer is None:
             tokenizer = learn_tokenizer(tokenizer_settings, (word for text in train for word in text.words))
-        encoded = _encoded(train, tokenizer, labels, files.longest, names[0], wide)
-        encoded_valid = _encoded(valid, tokenizer, labels, files.longest, names[1], wide)
-        return LabeledText(
-            tokenizer,
-            labels,
-            [numbers for _, numbers in encoded],
-            [numbers for _, numbers in encoded_valid],
-            _digest([text for text, _ in encoded]),
-            _digest([text for text, _ in encoded_valid]),
-        )
+        train, encoded = _encoded(train, tokenizer, labels, files.longest, names[0], wide)
+        valid, encoded_valid = _encoded(valid, tokenizer, labels, files.longest, names[1], wide)
+        fingerprints = {"train": _digest(train), "valid": _digest(valid)}
+        return LabeledText(tokenizer, labels, encoded, encoded_valid, fingerprints)
 
 
 def inspect(
@@ -176,7 +156,8 @@ def inspect(
 ) -> None:
     """Read the texts for a report, and tokenize only those that can be too long; arguments as for training."""
     train, valid, labels, names = gather(read, files, seed, unit)
-    parts = [[text for text in part if _exceeds(text, files.longest, tokenizer_settings)] for part in (train, valid)]
+    longest, settings = files.longest, tokenizer_settings
+    parts = [[text for text in part if exceeds([" ".join(text.words)], longest, settings)] for part in (train, valid)]
     if any(parts):
         texts = (word for text in sample_of(train) for word in text.words)
         tokenizer = learn_tokenizer(tokenizer_settings, texts)
@@ -184,13 +165,9 @@ def inspect(
             _encoded(part, tokenizer, labels, files.longest, name, None)
 
 
-def _exceeds(text: TextAndLabels, longest: int, settings: TokenizerSettings) -> bool:
-    return exceeds([" ".join(text.words)], longest, settings)
-
-
 def gather(
     read: ReadTexts, files: LabelFiles, seed: int, unit: Unit
-) -> tuple[list[TextAndLabels], list[TextAndLabels], tuple[str, ...], tuple[str, str]]:
+) -> tuple[list[Tagged], list[Tagged], tuple[str, ...], tuple[str, str]]:
     """Read texts to train on and to validate on, with their labels and the names of the files; arguments as above."""
     train = read(files.data, "data", files.columns)
     name = valid_name = _name(files.data, "data")
@@ -202,54 +179,56 @@ def gather(
         train, valid, message = split(
             train,
             seed,
-            parts=lambda text: (text.words, text.labels),
+            parts=lambda text: (text.words, text.tags),
             names=(unit, unit),
             share=LABELED_SHARE,
-            labels=lambda text: text.labels,
+            labels=lambda text: text.tags,
         )
     if message:
         state(message)
-    labels = labels_of((label for text in train for label in text.labels), name, unit)
+    labels = labels_of((label for text in train for label in text.tags), name, unit)
     return train, [text for text in valid if _is_known(text, labels, valid_name)], labels, (name, valid_name)
 
 
 def _encoded(
-    texts: Iterable[TextAndLabels],
+    texts: Iterable[Tagged],
     tokenizer: Tokenizer,
     labels: Sequence[str],
     longest: int,
     name: str,
     wide: int | None,
-) -> list[tuple[TextAndLabels, EncodedText]]:
+) -> tuple[list[Tagged], list[EncodedText]]:
     """Tokenize texts, and return those that are short enough."""
-    encoded = []
+    kept, encoded = [], []
     for text in texts:
         try:
-            encoded.append((text, numbered(text, tokenizer, labels, longest, name, wide)))
+            encoded.append(numbered(text, tokenizer, labels, longest, name, wide))
+            kept.append(text)
         except DataError as error:
             refuse("long", error)
     if not encoded:
         expect_some_left()
-    return encoded
+    return kept, encoded
 
 
-def _is_known(text: TextAndLabels, labels: Sequence[str], name: str) -> bool:
-    """Refuse a text with a label that training never saw."""
-    try:
-        expect_known_labels(text, labels, name)
-    except DataError as error:
-        refuse("invalid", error)
-        return False
+def _is_known(text: Tagged, labels: Sequence[str], name: str) -> bool:
+    """Return whether training saw all labels of a text; refuse one with others."""
+    for label in text.tags:
+        if label not in labels:
+            hint = "Training never saw it: add examples of it to " + setting("data") + ", or correct the label."
+            expected = f"one of {_label_list(labels)}"
+            refuse("invalid", DataError(Place(name, text.line), expected, f'"{label}"', hint))
+            return False
     return True
 
 
 def numbered(
-    text: TextAndLabels, tokenizer: Tokenizer, labels: Sequence[str], longest: int, name: str, wide: int | None = None
+    text: Tagged, tokenizer: Tokenizer, labels: Sequence[str], longest: int, name: str, wide: int | None = None
 ) -> EncodedText:
     """Turn a labeled text into numbers.
 
     Args:
-        text: words with labels.
+        text: words with known labels.
         tokenizer: the tokenizer.
         labels: the names of the labels.
         longest: maximum number of tokens.
@@ -260,29 +239,19 @@ def numbered(
         The numbers.
 
     Raises:
-        DataError: the text is too long, or its label is unknown.
+        DataError: the text is too long.
 
     Example:
         >>> tokenizer = Tokenizer.learn(["good film"], kind="char")
-        >>> numbered(TextAndLabels(("fo", "o"), ("a", "b"), 3), tokenizer, ("a", "b"), 9, "f").begins
+        >>> numbered(Tagged(("fo", "o"), ("a", "b"), 3), tokenizer, ("a", "b"), 9, "f").begins
         (0, 2)
     """
-    expect_known_labels(text, labels, name)
     ids, begins = encode_words(text.words, tokenizer)
     if len(ids) > longest:
         hint = "Shorten or split it, or allow longer ones with " + setting("longest", len(ids)) + "."
         raise DataError(Place(name, text.line), f"at most {longest} tokens", f"{len(ids)}", hint)
     features = features_of(text.words[0], tokenizer, wide)
-    return EncodedText(ids, begins, tuple(labels.index(label) for label in text.labels), text.line, features)
-
-
-def expect_known_labels(text: TextAndLabels, labels: Sequence[str], name: str) -> None:
-    """Refuse a label that training never saw; arguments and errors as for `numbered`."""
-    for label in text.labels:
-        if label not in labels:
-            hint = "Training never saw it: add examples of it to " + setting("data") + ", or correct the label."
-            got = f'"{label}"'
-            raise DataError(Place(name, text.line), f"one of {_label_list(labels)}", got, hint)
+    return EncodedText(ids, begins, tuple(labels.index(label) for label in text.tags), text.line, features)
 
 
 def features_of(text: str, tokenizer: Tokenizer, wide: int | None) -> tuple[int, ...] | None:
@@ -357,8 +326,8 @@ def _name(data: object, name: str) -> str:
     return str(data) if isinstance(data, str | Path) else name
 
 
-def _digest(texts: Sequence[TextAndLabels]) -> str:
-    return fingerprint("\t".join((*text.words, "", *text.labels)) for text in texts)
+def _digest(texts: Sequence[Tagged]) -> str:
+    return fingerprint("\t".join((*text.words, "", *text.tags)) for text in texts)
 
 
 def _label_list(labels: Sequence[str], limit: int = 12) -> str:

@@ -58,9 +58,9 @@ def label_recipe(settings: TaskSettings, read_texts: ReadTexts, unit: Unit) -> L
         whole = unit == "texts"
 
         def write(indices: Sequence[int]) -> str:
-            return format_lines(line for index in indices for line in as_lines(texts[index], texts[index].labels, unit))
+            return format_lines(line for index in indices for line in as_lines(texts[index], texts[index].tags, unit))
 
-        kinds = [text.labels[0] if whole else "" for text in texts]
+        kinds = [text.tags[0] if whole else "" for text in texts]
         plain = dict.fromkeys((*(f"{name}_col" for name in files.columns.names), "sep"))
         return Examples([text.words for text in texts], kinds, write, ".tsv" if whole else ".conll", plain)
 
@@ -80,8 +80,7 @@ def label_recipe(settings: TaskSettings, read_texts: ReadTexts, unit: Unit) -> L
 
 
 def _identity(text: LabeledText, settings: LabelSettings) -> dict[str, Any]:
-    fingerprints = {"train": text.fingerprint, "valid": text.valid_fingerprint}
-    return {"labels": list(text.labels), "longest": settings.data.longest, "text": fingerprints}
+    return {"labels": list(text.labels), "longest": settings.data.longest, "text": text.fingerprints}
 
 
 def _summary(text: LabeledText, _: ReaderModel) -> str:

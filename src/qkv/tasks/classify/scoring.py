@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from qkv.data.labeled import Unit
-from qkv.tasks.classify.data import TextAndLabels, as_lines, encode_words
+from qkv.data.tagged import Tagged
+from qkv.tasks.classify.data import as_lines, encode_words
 from qkv.tasks.classify.objective import judge_labels, report_labels
 from qkv.tasks.length import naming_line
 from qkv.tasks.notes import note
@@ -16,9 +17,9 @@ Labels = tuple[str, ...]
 
 def score_labels(
     model: Any,
-    texts: Sequence[TextAndLabels],
+    texts: Sequence[Tagged],
     data: object,
-    answer: Callable[[Sequence[TextAndLabels]], Sequence[Labels]],
+    answer: Callable[[Sequence[Tagged]], Sequence[Labels]],
     unit: Unit,
 ) -> Scored:
     """Label texts and compare.
@@ -33,10 +34,10 @@ def score_labels(
     Raises:
         DataError: a text is too long.
     """
-    unseen = [(text.line, label) for text in texts for label in text.labels if label not in model.labels]
+    unseen = [(text.line, label) for text in texts for label in text.tags if label not in model.labels]
     if unseen:
         line, label = unseen[0]
-        count = sum(len(text.labels) for text in texts)
+        count = sum(len(text.tags) for text in texts)
         note(
             f'qkv: {data}:{line}: training never saw the label "{label}"; such labels, {len(unseen):,} of '
             f"{count:,}, count as wrong."
@@ -49,9 +50,9 @@ def score_labels(
     def credits() -> list[float]:
         """Return the share of right labels of each text."""
         return [
-            sum(a == b for a, b in zip(text.labels, labels, strict=True)) / max(1, len(labels))
+            sum(a == b for a, b in zip(text.tags, labels, strict=True)) / max(1, len(labels))
             for text, labels in zip(texts, predicted, strict=True)
         ]
 
-    truth = [text.labels for text in texts]
+    truth = [text.tags for text in texts]
     return Scored(judge_labels(predicted, truth), lines, {"accuracy": credits}, lambda: report_labels(predicted, truth))

@@ -48,7 +48,7 @@ class PointLines(NamedTuple):
         features: numbers per element, or number of words.
         train, valid: the lines.
         longest: most positions of a training target.
-        fingerprint, valid_fingerprint: sha256 of the lines.
+        fingerprints: sha256 of the lines of each part.
     """
 
     elements: Elements
@@ -57,8 +57,7 @@ class PointLines(NamedTuple):
     train: list[Pointed]
     valid: list[Pointed]
     longest: int
-    fingerprint: str
-    valid_fingerprint: str
+    fingerprints: dict[str, str]
 
 
 def read_lines(data: PointFiles, once: bool, seed: int) -> PointLines:
@@ -99,16 +98,9 @@ def _lines(data: PointFiles, once: bool, seed: int) -> PointLines:
     if kind == "words":
         vocabulary = ElementVocabulary(_frequent(train, data.vocabulary))
         features = len(vocabulary.words)
-    return PointLines(
-        kind,
-        vocabulary,
-        features,
-        train,
-        validation,
-        max(len(item.target) for item in train),
-        _digest(pairs.train, train),
-        _digest(pairs.valid, validation),
-    )
+    longest = max(len(item.target) for item in train)
+    fingerprints = {"train": _digest(pairs.train, train), "valid": _digest(pairs.valid, validation)}
+    return PointLines(kind, vocabulary, features, train, validation, longest, fingerprints)
 
 
 def _line(side: Any, where: str) -> str:

@@ -1,6 +1,10 @@
 """`qkv train point`: from lines of elements and positions to a trained run folder."""
 
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
+import torch
 
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import quantity
@@ -8,7 +12,6 @@ from qkv.models.configs.pointer import PointerConfig
 from qkv.models.pointer import PointerNetwork
 from qkv.tasks.origin import Origin
 from qkv.tasks.point.data import ElementVocabulary, PointLines, examples, read_lines
-from qkv.tasks.point.model import new_model
 from qkv.tasks.point.objective import PointTask
 from qkv.tasks.point.settings import POINT, PointFiles
 from qkv.tasks.recipe import Recipe, RecipeSettings
@@ -18,6 +21,15 @@ PointerSettings = RecipeSettings[PointFiles, PointerConfig]
 
 def _read(settings: PointerSettings, _: Tokenizer | None) -> PointLines:
     return read_lines(settings.data, settings.model.once, settings.training.seed)
+
+
+def _new_model(config: PointerConfig, lines: PointLines) -> PointerNetwork:
+    """Create a model with new weights, which standardizes its elements by those of the training lines."""
+    model = PointerNetwork(replace(config, elements=lines.elements, features=lines.features))
+    if lines.elements == "numbers":
+        numbers = np.concatenate([item.elements for item in lines.train])
+        model.encoder.standardize(torch.from_numpy(numbers.mean(0)), torch.from_numpy(numbers.std(0)))
+    return model
 
 
 def _with_words(lines: PointLines, origin: Origin | None) -> PointLines:
@@ -35,7 +47,7 @@ def _identity(lines: PointLines, settings: PointerSettings) -> dict[str, Any]:
         "words": None if lines.vocabulary is None else list(lines.vocabulary.words),
         "order": settings.data.order,
         "longest": lines.longest,
-        "text": {"train": lines.fingerprint, "valid": lines.valid_fingerprint},
+        "text": lines.fingerprints,
     }
 
 
@@ -54,7 +66,7 @@ def _unknown(lines: PointLines) -> str:
 RECIPE: Recipe[PointFiles, PointerConfig, PointLines, PointerNetwork] = Recipe(
     POINT,
     _read,
-    new_model,
+    _new_model,
     PointTask,
     _identity,
     _summary,

@@ -9,13 +9,13 @@ from qkv.data.normal_forms import normalize
 from qkv.data.tagged import TAG_NAMES, WORD_AND_TAG, WORD_NAMES, Tagged, read_tagged, report_odd_spans, report_sentences
 from qkv.errors import DataError, Place
 from qkv.settings import plain
-from qkv.tasks.classify.data import TextAndLabels, missing_data
+from qkv.tasks.classify.data import missing_data
 from qkv.tasks.notes import state
 from qkv.tasks.python_values import as_list, label_text, pair_line, pick
 from qkv.tasks.tag.settings import Sentences
 
 
-def read_texts(data: Sentences | None, name: str = "data", columns: TextColumns = WORD_AND_TAG) -> list[TextAndLabels]:
+def read_texts(data: Sentences | None, name: str = "data", columns: TextColumns = WORD_AND_TAG) -> list[Tagged]:
     """Read sentences whose words have tags.
 
     Args:
@@ -33,16 +33,14 @@ def read_texts(data: Sentences | None, name: str = "data", columns: TextColumns 
     if data is None:
         raise missing_data(name, "A file of words in columns.")
     if isinstance(data, str | Path):
-        texts = read_tagged(Path(data), say=state, columns=columns)
-    else:
-        texts = [_sentence(item, name, number, columns) for number, item in enumerate(map(plain, data), start=1)]
-        if not texts:
-            raise DataError(name, "at least one item", "none", "Was an iterator already read?")
-        report_odd_spans(texts, name, state)
-        for message in damage_messages((item.line, word) for item in texts for word in item.words):
-            state(f"{name}: {message}")
-        texts = report_sentences(texts, name)
-    return [TextAndLabels(item.words, item.tags, item.line) for item in texts]
+        return read_tagged(Path(data), say=state, columns=columns)
+    texts = [_sentence(item, name, number, columns) for number, item in enumerate(map(plain, data), start=1)]
+    if not texts:
+        raise DataError(name, "at least one item", "none", "Was an iterator already read?")
+    report_odd_spans(texts, name, state)
+    for message in damage_messages((item.line, word) for item in texts for word in item.words):
+        state(f"{name}: {message}")
+    return report_sentences(texts, name)
 
 
 _SENTENCE = 'For example [("Ada", "B-PER"), ("wrote", "O")].'

@@ -1,16 +1,14 @@
 """One number for each head of a model, as a picture: layers × heads."""
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import Normalize, TwoSlopeNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from qkv.pictures import rendered
+from qkv.pictures import rendered, saved
 from qkv.view.picture import BASE, COLORMAP, DPI, INK, PAPER, drawable
 
 _CELL, _LEFT, _TOP, _BOTTOM, _BAR = 0.34, 0.3, 0.55, 0.25, 1.0
@@ -73,8 +71,4 @@ def _drawn(values: Tensor, layers: Sequence[str], kind: str, title: str, signed:
     ticks = [-most, 0.0, most] if signed and most else [0.0, 1.0]
     scale.set_ticks(ticks, labels=[f"{tick:.3g}".replace("-", "−") for tick in ticks])
     bar.tick_params(length=0, pad=4, labelsize=_SIZE - 1, labelcolor=INK, labelfontfamily=BASE)
-    buffer = io.BytesIO()
-    metadata = {"svg": {"Date": None, "Creator": "qkv"}, "pdf": {"CreationDate": None}}.get(kind, {})
-    with matplotlib.rc_context({"svg.hashsalt": "qkv", "svg.fonttype": "path"}):
-        figure.savefig(buffer, format=kind, metadata=metadata)
-    return buffer.getvalue()
+    return saved(figure, kind)

@@ -1,6 +1,5 @@
 """Alignments as one picture, PNG or SVG, drawn by matplotlib without global state."""
 
-import io
 import logging
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -8,7 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
 
-import matplotlib
 from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -21,7 +19,7 @@ from matplotlib.text import Text
 from torch import Tensor
 
 from qkv.errors import ConfigError
-from qkv.pictures import rendered
+from qkv.pictures import rendered, saved
 from qkv.view.colors import color
 from qkv.view.tokens import label, labels
 
@@ -123,16 +121,7 @@ def drawn(alignments: Sequence[TokenWeights], kind: str, title: str = "") -> byt
         >>> drawn([Alignment(("ein", "Hund"), ("a", "dog"), torch.eye(2))], "pdf", "two words")[:4]
         b'%PDF'
     """
-    metadata = {"svg": {"Date": None, "Creator": "qkv"}, "pdf": {"CreationDate": None, "Creator": "qkv"}}
-    options = {"metadata": metadata[kind]} if kind in metadata else {}
-    return rendered(lambda: _saved(alignments, title, format=kind, dpi=DPI, **options))
-
-
-def _saved(alignments: Sequence[TokenWeights], title: str = "", **options: Any) -> bytes:
-    figure, buffer = figure_of(alignments, title), io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "qkv", "svg.fonttype": "path", "path.simplify": True}):
-        figure.savefig(buffer, **options)
-    return buffer.getvalue()
+    return rendered(lambda: saved(figure_of(alignments, title), kind, DPI))
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,13 @@
 """The files of a comparison: its table as Markdown, CSV and JSON, and a picture of every training and each mean."""
 
-import io
 from pathlib import Path
 
-import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from qkv.checkpoint.disk import replace_file
 from qkv.checkpoint.json_values import encode
-from qkv.pictures import rendered
+from qkv.pictures import rendered, saved
 from qkv.tasks.compare.comparison import Comparison
 
 _MEAN, _DOTS, _CONTROL = "#1f5fa8", "#8a919c", "#b45309"
@@ -49,8 +47,4 @@ def _svg(comparison: Comparison) -> bytes:
     axes.invert_yaxis()
     axes.set_xlabel(comparison.header[len(comparison.axes)])
     axes.grid(axis="x", alpha=0.3)
-    buffer = io.BytesIO()
-    # The same comparison gives the same bytes.
-    with matplotlib.rc_context({"svg.hashsalt": "qkv", "svg.fonttype": "path"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "qkv"})
-    return buffer.getvalue()
+    return saved(figure, "svg")

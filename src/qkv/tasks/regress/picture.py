@@ -1,16 +1,14 @@
 """The picture of a regression: points, curve and confidence band, one panel per input column."""
 
-import io
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from qkv.checkpoint.disk import save_file
 from qkv.errors import ConfigError, setting
-from qkv.pictures import rendered
+from qkv.pictures import rendered, saved
 from qkv.tasks.regress.predict import Regressor, covered
 from qkv.tasks.regress.settings import LEVEL
 
@@ -58,12 +56,7 @@ def _rendered(regressor: Regressor, kind: str, how: dict[str, Any]) -> bytes:
     if how["interval"] != "none":
         figure.supxlabel(covered(how["interval"], how["level"], how["simultaneous"]), fontsize=7)
     axes[0].set_ylabel(regressor.y, parse_math=False)
-    buffer = io.BytesIO()
-    # The same regression gives the same bytes.
-    with matplotlib.rc_context({"svg.hashsalt": "qkv", "svg.fonttype": "path"}):
-        metadata = {"Date": None, "Creator": "qkv"} if kind == "svg" else None
-        figure.savefig(buffer, format=kind, dpi=160, metadata=metadata)
-    return buffer.getvalue()
+    return saved(figure, kind, 160)
 
 
 def _panel(regressor: Regressor, column: int, axis: Any, how: dict[str, Any]) -> None:

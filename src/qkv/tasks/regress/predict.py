@@ -27,11 +27,18 @@ from qkv.errors import (
 from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
 from qkv.recording.recorder import record
-from qkv.scores.catalog import KERNELS
+from qkv.settings import build
 from qkv.tasks.notes import note
 from qkv.tasks.regress.data import category_name
 from qkv.tasks.regress.model import estimator_class, judge_regression
-from qkv.tasks.regress.settings import LEVEL, Beyond, IntervalKind, RegressEvaluation
+from qkv.tasks.regress.settings import (
+    LEVEL,
+    Beyond,
+    IntervalKind,
+    RegressEvaluation,
+    RegressFiles,
+    RegressModel,
+)
 from qkv.tasks.runs import Trained
 from qkv.tasks.task import Scored, reads_no_text
 from qkv.tasks.text_attention import expect_tokens, title_of
@@ -441,34 +448,32 @@ def _parts(
     trained: Trained,
 ) -> tuple[KernelSmoother, tuple[str, ...], str, Decimal, Beyond, Mapping[str, Sequence[str]]]:
     """Return the arguments of `Regressor` that a checkpoint holds."""
-    config, tensors = trained.contents.config, dict(trained.contents.model)
-    model, x, y = config.get("model"), config.get("x"), config.get("y")
-    kernel, beyond = (model.get("kernel"), model.get("beyond")) if isinstance(model, dict) else (None, None)
-    has_settings = beyond in get_args(Beyond) and config.get("decimal") in get_args(Decimal)
-    categories, degree = (
-        config.get("categories", {}),
-        cast("dict[str, Any]", model).get("degree", 0) if kernel else None,
-    )
-    fits = has_settings and isinstance(x, list) and isinstance(y, str) and _known(categories, x)
-    fits = fits and degree in (0, 1, 2) and isinstance(kernel, str) and kernel in KERNELS
-    if not fits or not _fits(tensors, cast("list[str]", x), cast("dict[str, list[str]]", categories)):
+    config, table, tensors = trained.contents.config, trained.model_table, dict(trained.contents.model)
+    columns = {name: config.get(name) for name in ("x", "y", "decimal")}
+    categories: Any = config.get("categories", {})
+    used = {"kernel": table.get("kernel"), "beyond": table.get("beyond"), "degree": table.get("degree", 0)}
+    try:
+        files, model = build(RegressFiles, columns), build(RegressModel, used)
+        fits = files.y is not None and _known(categories, files.x) and _fits(tensors, files.x, categories)
+    except ConfigError:
+        fits = False
+    if not fits:
         hint = "It was written by another version: fit it again, or install that version."
         raise CheckpointError(str(trained.folder), "points and bandwidths of a regression", "others", hint)
-    names, named = tuple(map(str, cast("list[str]", x))), cast("dict[str, list[str]]", categories)
     smoother = KernelSmoother(
         tensors["inputs"],
         tensors["targets"],
-        str(kernel),
+        model.kernel,
         tensors["bandwidths"],
         weights=tensors.get("weights"),
-        degree=cast("int", degree),
+        degree=model.degree,
         neighbors=int(tensors["neighbors"]) if "neighbors" in tensors else None,
-        categorical=[names.index(name) for name in named],
+        categorical=[files.x.index(name) for name in categories],
     )
-    return smoother, names, str(y), cast("Decimal", config["decimal"]), cast("Beyond", beyond), named
+    return smoother, tuple(files.x), str(files.y), files.decimal, model.beyond, categories
 
 
-def _known(categories: object, x: Sequence[object]) -> bool:
+def _known(categories: Any, x: Sequence[str]) -> bool:
     """Return whether a checkpoint's categories are lists of texts of columns."""
     return isinstance(categories, dict) and all(
         name in x and isinstance(names, list) and names and all(isinstance(text, str) for text in names)

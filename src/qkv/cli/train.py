@@ -16,7 +16,7 @@ from qkv.tasks.prepare.settings import PREPARE, PrepareOptions
 from qkv.tasks.settings import COMMON, RUN, START, TOPICS, TaskSettings
 
 if TYPE_CHECKING:
-    from qkv.tasks.run import AnyRecipe
+    from qkv.tasks.recipe import AnyRecipe
 
 _PREPARED, _CORPUS = "prepared", "corpus"
 _Corpus = Annotated[

@@ -7,11 +7,11 @@ from qkv.errors import DataError, expect_name
 from qkv.tasks.catalog import TASKS, recipe_of
 from qkv.tasks.corpora.prepared import with_corpus
 from qkv.tasks.notes import Verbosity, use_verbosity, working
-from qkv.tasks.recipe import Recipe, Tables
+from qkv.tasks.recipe import AnyRecipe, Tables
 from qkv.tasks.settings import parameters, take_settings
 
 
-def check_data(recipe: Recipe[Any, Any, Any, Any], tables: Tables) -> Report:
+def check_data(recipe: AnyRecipe, tables: Tables) -> Report:
     """Read the data of a training.
 
     Args:

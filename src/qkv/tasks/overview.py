@@ -113,19 +113,9 @@ class Overview:
 
     def to_json_value(self) -> dict[str, Any]:
         """Return everything as names and numbers."""
-        return {
-            "run": self.folder,
-            "task": self.task,
-            "model": self.model,
-            "files": dict(self.files),
-            "settings": dict(self.settings),
-            "step": self.step,
-            "steps": self.steps,
-            "seconds": self.seconds,
-            "best_step": self.best_step,
-            "figures": {figure.name: figure.value for figure in self.figures},
-            "commands": self.commands(),
-        }
+        figures = {figure.name: figure.value for figure in self.figures}
+        values = {"run": self.folder, **vars(self), "figures": figures, "commands": self.commands()}
+        return {name: item for name, item in values.items() if name not in ("folder", "attends")}
 
     def commands(self, folder: Path | None = None) -> list[str]:
         """Return the commands that use it, by the examples in the help of its task.

@@ -157,3 +157,6 @@ class Recipe(Generic[F, C, D, M]):
         columns = columns_of(settings.data)
         described = {"data": columns} if columns else {}
         return described | {name: tables[name] for name in self.tables if name not in _NOT_STORED}
+
+
+AnyRecipe = Recipe[Any, Any, Any, Any]

@@ -32,7 +32,7 @@ from qkv.tasks.origin import (
     origin_tables,
     start_from,
 )
-from qkv.tasks.recipe import Recipe, Tables
+from qkv.tasks.recipe import AnyRecipe, Tables
 from qkv.tasks.run_folder import (
     CHANGEABLE,
     OLDER_DEFAULTS,
@@ -56,7 +56,6 @@ from qkv.values.devices import as_device
 
 _MEASURED = 3.0
 """For how many seconds updates are timed."""
-AnyRecipe = Recipe[Any, Any, Any, Any]
 
 
 def checked(

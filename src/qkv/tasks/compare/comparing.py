@@ -8,10 +8,11 @@ from qkv.checkpoint.disk import make_folder
 from qkv.errors import ConfigError, QkvError, quantity, setting
 from qkv.settings import build
 from qkv.tasks.compare.comparison import Comparison
-from qkv.tasks.compare.grid import AnyRecipe, cells_of, divided
+from qkv.tasks.compare.grid import cells_of, divided
 from qkv.tasks.compare.settings import NOT_COMPARED, SEEDS, TEST, CompareOptions, files_to_test
 from qkv.tasks.compare.training import Result, Training, evaluation_of, planned, planned_folds, result_of, train_cell
 from qkv.tasks.notes import Verbosity, note, use_verbosity, verbose
+from qkv.tasks.recipe import AnyRecipe
 from qkv.training.screen import show_figures
 
 

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple, final
 
 from qkv.errors import ConfigError, setting
 from qkv.tasks.compare.settings import can_vary
-from qkv.tasks.recipe import Recipe
+from qkv.tasks.recipe import AnyRecipe
 from qkv.tasks.settings import TaskSettings
 
-AnyRecipe = Recipe[Any, Any, Any, Any]
 Value = Any
 """The value of a setting: a name, a number, or None."""
 CONTROLS = ("none", "uniform")

@@ -25,15 +25,14 @@ from qkv.metrics.figure import Figure
 from qkv.settings import as_dict, build
 from qkv.system import locked
 from qkv.tasks.catalog import TASKS, recipe_of
-from qkv.tasks.compare.grid import AnyRecipe, Cell, settings_of
+from qkv.tasks.compare.grid import Cell, settings_of
 from qkv.tasks.compare.settings import settings_to_test
 from qkv.tasks.folds import write_folds
 from qkv.tasks.load import load
-from qkv.tasks.recipe import Tables
+from qkv.tasks.recipe import AnyRecipe, Tables
 from qkv.tasks.run import train_run
 from qkv.tasks.settings import EvaluationSettings, TaskSettings
 from qkv.tasks.streams import finite
-from qkv.training.events import Outcome
 
 _RUN, _FIGURES, _LOCK = "run", "figures.json", "lock"
 _LARGEST = 64 << 20
@@ -220,24 +219,15 @@ def _trained(recipe: AnyRecipe, training: Training, device: str) -> Result | Non
         return None
     model = load(run, device)
     parameters = sum(parameter.numel() for parameter in model.model.parameters())
-    figures, credits, judge = _validated(outcome), (), ""
+    main, credits, judge = outcome.best, (), ""
+    figures = outcome.figures if main is None else [main]  # that of a model fitted in one step: all
     if training.test is not None:
         scored = model.score_files(training.test)
-        figures = _main_first(scored.figures, outcome.best)
+        figures = sorted(scored.figures, key=lambda figure: main is None or figure.name != main.name)
         if scored.credits:
             judge = figures[0].name if figures[0].name in scored.credits else next(iter(scored.credits))
             credits = tuple(scored.credits[judge]())
     return Result(tuple(figures), credits, "", parameters, outcome.step, seconds, judge)
-
-
-def _validated(outcome: Outcome) -> Sequence[Figure]:
-    """Return the figure that chose the best checkpoint; of a model that is fitted in one step all."""
-    return outcome.figures if outcome.best is None else [outcome.best]
-
-
-def _main_first(figures: Sequence[Figure], main: Figure | None) -> list[Figure]:
-    """Return figures, with the one of a name first."""
-    return sorted(figures, key=lambda figure: main is None or figure.name != main.name)
 
 
 def evaluation_of(

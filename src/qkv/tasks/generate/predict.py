@@ -379,10 +379,8 @@ class Generator:
 
     def _allowed(self, scores: Tensor) -> Tensor:
         """Set the probability of tokens that are never written to zero: for a model of ours, of special tokens."""
-        if self.tokenizer.imported is None:
-            scores[:, : len(SPECIALS)] = -torch.inf
-        else:
-            scores[:, list(self.tokenizer.never_written)] = -torch.inf
+        never = slice(len(SPECIALS)) if self.tokenizer.imported is None else list(self.tokenizer.never_written)
+        scores[:, never] = -torch.inf
         return scores
 
 

@@ -52,7 +52,7 @@ def build_model(config: TranslationConfig, tokenizer: Tokenizer, words: WordTabl
         from qkv.models.monotonic import MonotonicTranslator
 
         return MonotonicTranslator(config, tokenizer.pad)
-    plain_model = _recurrent(config) if isinstance(config, RecurrentConfig) else _transformer(config)
+    plain_model = _plain_model(config)
     if config.copy == "none":
         return plain_model
     from qkv.models.copying import CopyingTranslator
@@ -60,13 +60,11 @@ def build_model(config: TranslationConfig, tokenizer: Tokenizer, words: WordTabl
     return CopyingTranslator(plain_model, tokenizer.unk)
 
 
-def _recurrent(config: RecurrentConfig) -> "RecurrentTranslator":
-    from qkv.models.recurrent_translator import RecurrentTranslator
+def _plain_model(config: RecurrentConfig | TransformerConfig) -> "RecurrentTranslator | TransformerTranslator":
+    if isinstance(config, RecurrentConfig):
+        from qkv.models.recurrent_translator import RecurrentTranslator
 
-    return RecurrentTranslator(config)
-
-
-def _transformer(config: TransformerConfig) -> "TransformerTranslator":
+        return RecurrentTranslator(config)
     from qkv.models.translator import TransformerTranslator
 
     return TransformerTranslator(config)

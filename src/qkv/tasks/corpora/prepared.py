@@ -224,33 +224,6 @@ def _unreadable(path: Path, error: OSError) -> DataError:
     return DataError(Place(path), "a file of a prepared corpus", error.strerror or str(error), hint)
 
 
-def corpus_tables(folder: Path | None, task: TaskSettings) -> dict[str, dict[str, Any]]:
-    """Return the settings of a training that a prepared corpus determines.
-
-    Args:
-        folder: the corpus; None for a training from files.
-        task: the task.
-
-    Raises:
-        ConfigError: it is a file.
-        DataError: there is no such corpus, or it is damaged.
-    """
-    if folder is None:
-        return {}
-    if folder.is_file():
-        flag = "text" if "text" in task.table_of else "data"
-        hint = "To train from a file of text, write " + setting(flag, str(folder)) + "."
-        raise ConfigError("prepared", "a folder that `qkv prepare` wrote", "a file", hint)
-    settings = read_manifest(absolute(folder)).work.get("settings")
-    tables = settings if isinstance(settings, Mapping) else {}
-    shared = {"data": _SHARED, "tokenizer": tuple(task.table_of)}
-    return {
-        table: {name: item for name, item in rows.items() if name in names and task.table_of.get(name) == table}
-        for table, names in shared.items()
-        if isinstance(rows := tables.get(table), Mapping)
-    }
-
-
 def with_corpus(tables: Mapping[str, Any], task: TaskSettings) -> dict[str, Any]:
     """Return the settings of a training with those that its prepared corpus determines, if it has one.
 
@@ -263,12 +236,24 @@ def with_corpus(tables: Mapping[str, Any], task: TaskSettings) -> dict[str, Any]
         DataError: there is no such corpus, or it is damaged.
     """
     data = tables.get("data")
-    folder = data.get("prepared") if isinstance(data, Mapping) and "prepared" in task.table_of else None
-    ours = corpus_tables(None if folder is None else Path(str(folder)), task)
-    for table, rows in ours.items():
-        for name, item in rows.items():
+    prepared = data.get("prepared") if isinstance(data, Mapping) and "prepared" in task.table_of else None
+    if prepared is None:
+        return dict(tables)
+    folder = Path(str(prepared))
+    if folder.is_file():
+        flag = "text" if "text" in task.table_of else "data"
+        hint = "To train from a file of text, write " + setting(flag, str(folder)) + "."
+        raise ConfigError("prepared", "a folder that `qkv prepare` wrote", "a file", hint)
+    settings = read_manifest(absolute(folder)).work.get("settings")
+    ours: dict[str, dict[str, Any]] = {}
+    for table, names in (("data", _SHARED), ("tokenizer", task.table_of)):
+        rows = settings.get(table) if isinstance(settings, Mapping) else None
+        for name, item in rows.items() if isinstance(rows, Mapping) else ():
+            if name not in names or task.table_of.get(name) != table:
+                continue
             value = tables.get(table, {}).get(name, item)
             if value != item:
                 hint = "Omit it, or prepare the corpus with it."
                 raise ConfigError(name, f"{item}, as the corpus was prepared", f"{value}", hint)
+            ours.setdefault(table, {})[name] = item
     return merge(tables, ours)

@@ -194,9 +194,33 @@ class Translator:
         return cls.ensemble([(path, _averaged(path, trained, device, average)) for path, trained in checkpoints])
 
     @classmethod
-    def of(cls, trained: Trained, device: str | torch.device = "cpu") -> "Translator":
-        """Build the model of a checkpoint, see `Answerer.of`."""
-        return _translator_of(trained, device, trained.contents.model)
+    def of(
+        cls, trained: Trained, device: str | torch.device = "cpu", weights: Mapping[str, Tensor] | None = None
+    ) -> "Translator":
+        """Build the model of a checkpoint, see `Answerer.of`; `weights` replace its own."""
+        config = trained.contents.config
+        longest, columns = config.get("longest"), config.get("table")
+        table = None if columns is None else _word_table(columns, trained.folder)
+        model = rebuild(
+            lambda: build_model(build(TranslationConfig, trained.model_table, "model"), trained.tokenizer, table),
+            trained,
+            device,
+            weights,
+        )
+        longest = longest if isinstance(longest, int) else 256
+        chosen = stored_reading(trained.contents.figures)
+        limit = LengthLimit.stored(config.get(STORED), str(trained.folder))
+        bleu = build(BleuSettings, {"bleu_tokenize": config.get("bleu_tokenize")}, "config.json").bleu_tokenize or WMT
+        return cls(
+            model,
+            trained.tokenizer,
+            longest,
+            table=table,
+            right_to_left=(config.get("direction") == "back",),
+            chosen=chosen,
+            limit=limit,
+            bleu_tokenize=bleu,
+        )
 
     @classmethod
     def ensemble(cls, members: Sequence[tuple[Path, "Translator"]]) -> "Translator":
@@ -642,35 +666,12 @@ def _averaged(run: Path, trained: Trained, device: str | torch.device, average: 
         raise ConfigError(setting("average"), "at least 1", f"{average}", "1 uses the best checkpoint.")
     if average == 1:
         return Translator.of(trained, device)
+    if is_checkpoint(run):
+        hint = "Give the run folder."
+        raise CheckpointError(str(run), "a run folder, whose checkpoints can be averaged", "one checkpoint", hint)
     from qkv.checkpoint.average import average_checkpoints, last_checkpoints
 
-    return _translator_of(trained, device, average_checkpoints(last_checkpoints(_expect_run_folder(run), average)))
-
-
-def _translator_of(trained: Trained, device: str | torch.device, weights: Mapping[str, Tensor]) -> Translator:
-    config = trained.contents.config
-    longest, columns = config.get("longest"), config.get("table")
-    table = None if columns is None else _word_table(columns, trained.folder)
-    model = rebuild(
-        lambda: build_model(build(TranslationConfig, trained.model_table, "model"), trained.tokenizer, table),
-        trained,
-        device,
-        weights,
-    )
-    longest = longest if isinstance(longest, int) else 256
-    chosen = stored_reading(trained.contents.figures)
-    limit = LengthLimit.stored(config.get(STORED), str(trained.folder))
-    bleu = build(BleuSettings, {"bleu_tokenize": config.get("bleu_tokenize")}, "config.json").bleu_tokenize or WMT
-    return Translator(
-        model,
-        trained.tokenizer,
-        longest,
-        table=table,
-        right_to_left=(config.get("direction") == "back",),
-        chosen=chosen,
-        limit=limit,
-        bleu_tokenize=bleu,
-    )
+    return Translator.of(trained, device, average_checkpoints(last_checkpoints(run, average)))
 
 
 def _word_table(columns: object, folder: Path) -> WordTable:
@@ -678,11 +679,3 @@ def _word_table(columns: object, folder: Path) -> WordTable:
         return build(WordTable, columns if isinstance(columns, Mapping) else {"table": columns}, "table")
     except ConfigError as error:
         raise CheckpointError(str(folder), "columns in config.json", str(error)[:200], OTHER_VERSION) from error
-
-
-def _expect_run_folder(run: Path) -> Path:
-    """Check that a run folder is given if several checkpoints are to be averaged."""
-    if is_checkpoint(run):
-        hint = "Give the run folder."
-        raise CheckpointError(str(run), "a run folder, whose checkpoints can be averaged", "one checkpoint", hint)
-    return run

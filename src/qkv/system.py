@@ -399,6 +399,11 @@ def open_standard_streams() -> None:
     sys.stderr = standard_error()
 
 
+def stdin_is_terminal() -> bool:
+    """Whether standard input is a terminal."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
 def standard_error() -> TextIO:
     """Return where messages go: standard error; nowhere if it is closed, where `print` would choose standard output."""
     stream: object = io.StringIO() if sys.stderr is None else sys.stderr

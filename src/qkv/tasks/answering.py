@@ -8,9 +8,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from qkv.data.corpus import in_parts
 from qkv.errors import DataError
 from qkv.settings import as_dict
+from qkv.system import stdin_is_terminal
 from qkv.tasks.drawing import Drawable, Drawing, alignments
 from qkv.tasks.notes import as_json, note, working
-from qkv.tasks.streams import fields_of, format_lines, format_results, stdin_is_terminal, stream_stdin
+from qkv.tasks.streams import fields_of, format_lines, format_results, stream_stdin
 from qkv.tasks.tokenizing import UnknownCounter
 
 Part = TypeVar("Part", bound=Sized)

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkv.errors import brief
+from qkv.system import stdin_is_terminal
 from qkv.tasks.notes import note
-from qkv.tasks.streams import stdin_is_terminal
 
 if TYPE_CHECKING:
     from qkv.data.tokenizer import Tokenizer

@@ -30,11 +30,6 @@ def stream_stdin() -> Iterator[str]:
         raise DataError(Place("standard input"), "lines of text", got, hint) from None
 
 
-def stdin_is_terminal() -> bool:
-    """Whether standard input is a terminal."""
-    return sys.stdin is not None and sys.stdin.isatty()
-
-
 def write_lines(lines: Iterable[str]) -> None:
     """Write lines to standard output and flush it.
 

@@ -8,18 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from qkv.data.table import FieldTable, parse_table_in_parts
+from qkv.system import stdin_is_terminal
 from qkv.tasks.answering import STDIN, Answers, Lines, answered
 from qkv.tasks.drawing import Drawing
 from qkv.tasks.notes import as_json, note
 from qkv.tasks.regress.predict import Prediction, Regressor, Rows, covered
 from qkv.tasks.regress.settings import RegressAnswers, RegressRequest
 from qkv.tasks.runs import load_model
-from qkv.tasks.streams import format_json, format_lines, stdin_is_terminal, stream_stdin
+from qkv.tasks.streams import format_json, format_lines, stream_stdin
 
 
 def open_answers(runs: Sequence[Path], settings: RegressAnswers) -> Answers:
     """Load a regression, see `qkv.tasks.task.OpenAnswers`. It reads standard input as a table."""
-    regressor = load_model(runs[0], task="regress")
+    regressor: Regressor = load_model(runs[0], task="regress")
     drawing = Drawing(settings.attention, terminal=settings.show)
     how = _how(settings)
     ends = settings.interval != "none"

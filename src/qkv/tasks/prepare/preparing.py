@@ -175,7 +175,7 @@ class Preparation:
                 sample.offer(block)
                 lines += block.lines
                 progress.done = lines
-        return Survey(sums, lines, sample.blocks())
+        return Survey(sums, lines, sample.blocks(), self._held_from(lines, sample.blocks()))
 
     def _report_header(self, block: LineBlock) -> None:
         """Report that the first line of a file of pairs is skipped, or that it seems to be a header."""
@@ -226,7 +226,8 @@ class Preparation:
             _write(folder, WORK, encode(before, WORK))
             return
         self._report_sample(survey.sample)
-        sample = self._without_end(survey)
+        # The tokenizer is learned from the lines that are trained on.
+        sample = [part for block in survey.sample if (part := _divided(block, survey.held_from)[0]) is not None]
         with working("learning the tokenizer"):
             tokenizer, excludes_held_out, valid = self._learned(sample)
         work: dict[str, JsonValue] = {
@@ -234,7 +235,7 @@ class Preparation:
             "kind": self.kind,
             "documents": self.inputs.documents,
             "lines": survey.lines,
-            "held_from": survey.lines - self._held_out_lines(survey) + 1 if self.kind == "text" else None,
+            "held_from": survey.held_from if self.kind == "text" else None,
             "sample": {"lines": sum(b.lines for b in sample), "bytes": sum(b.size for b in sample)},
             "apart": excludes_held_out,
             "tokenizer": _write(folder, TOKENIZER, tokenizer.to_json().encode()).to_json_value(),
@@ -243,25 +244,20 @@ class Preparation:
             work["valid"] = _write(folder, VALID_PAIRS, valid).to_json_value()
         _write(folder, WORK, encode(work, WORK))
 
-    def _held_out_lines(self, survey: "Survey") -> int:
-        """Return how many lines at the end of a text are held out."""
-        if survey.lines < 2:
-            for block in survey.sample:
+    def _held_from(self, lines: int, sample: Sequence[LineBlock]) -> int:
+        """Return the first of the lines at the end of a text that are held out; of pairs a line beyond the last."""
+        if self.kind == "pairs":
+            return lines + 1
+        if lines < 2:
+            for block in sample:
                 list(texts_of(block, self.files))  # refuses files that are no text, such as archives
             where = Place(self.inputs.files[0][0])
             raise DataError(where, "at least two lines, one of them to hold out", "one", "Give more text.")
-        count = self.files.holdout or max(1, min(survey.lines // SHARE, MOST_HELD_OUT))
-        if count >= survey.lines:
+        count = self.files.holdout or max(1, min(lines // SHARE, MOST_HELD_OUT))
+        if count >= lines:
             hint = "Hold out fewer, or give more text."
-            raise ConfigError("holdout", f"fewer lines than the text has, {survey.lines:,}", f"{count:,}", hint)
-        return count
-
-    def _without_end(self, survey: "Survey") -> list[LineBlock]:
-        """Return the sample of a text without the lines that are held out."""
-        if self.kind == "pairs":
-            return survey.sample
-        first = survey.lines - self._held_out_lines(survey) + 1
-        return [part for block in survey.sample if (part := _divided(block, first)[0]) is not None]
+            raise ConfigError("holdout", f"fewer lines than the text has, {lines:,}", f"{count:,}", hint)
+        return lines - count + 1
 
     def _learned(self, sample: Sequence[LineBlock]) -> tuple[Tokenizer, bool, bytes]:
         """Return the tokenizer, whether held-out pairs are left out of training, and the bytes of their file."""
@@ -305,12 +301,11 @@ class Preparation:
 
     def _jobs(self, survey: "Survey", sums: dict[str, StoredFile]) -> Iterator[ShardJob]:
         """Divide the files into shards, and what is held out of a text at the end."""
-        first_held = survey.lines + 1 if self.kind == "pairs" else survey.lines - self._held_out_lines(survey) + 1
         blocks: list[LineBlock] = []
         held_blocks: list[LineBlock] = []
         number = size = 0
         for block in self.inputs.blocks(self._block, sums):
-            before, after = _divided(block, first_held)
+            before, after = _divided(block, survey.held_from)
             held_blocks += [] if after is None else [after]
             if before is None:
                 continue
@@ -349,11 +344,13 @@ class Survey(NamedTuple):
         sums: size and sha256 of each file, by its number and name.
         lines: how many lines they have.
         sample: the blocks of the sample, in order.
+        held_from: the first line that is held out at the end of a text.
     """
 
     sums: dict[str, StoredFile]
     lines: int
     sample: list[LineBlock]
+    held_from: int
 
 
 @final

@@ -8,9 +8,9 @@ import typer
 
 from qkv.cli.early_exit import INTERRUPTED
 from qkv.cli.failure import guarded
-from qkv.cli.flags import commands_of_tasks, flagged, option_of
+from qkv.cli.flags import commands_of_tasks, flag_of, flagged
 from qkv.cli.train import flags_of, read_flag
-from qkv.settings import choices_of, defaults_of, help_of, hints_of, parse
+from qkv.settings import choices_of, defaults_of, help_of, hints_of, options_of, parse
 from qkv.tasks.compare.settings import NOT_COMPARED, TEST, CompareOptions, can_vary, files_to_test
 from qkv.tasks.settings import TaskSettings
 
@@ -37,8 +37,8 @@ def compare_command(task: TaskSettings) -> Callable[..., None]:
 def _flags(task: TaskSettings) -> dict[str, Any]:
     """Return the flags: the comparison's own, the files to test on, and the settings, which may have several values."""
     flags = {
-        name: Annotated[hint, option_of(CompareOptions, name, help_of(CompareOptions, name, None), _PANEL)]
-        for name, hint in hints_of(CompareOptions).items()
+        name: flag_of(CompareOptions, name, help_of(CompareOptions, name, None), _PANEL)
+        for name in options_of(CompareOptions)
     }
     for name in files_to_test(task):
         help = f"To test on, as `qkv evaluate --{name}`: figures are of these files, and differences are tested."

@@ -59,6 +59,11 @@ def option_of(table: type, name: str, help: str = "", topic: str | None = None) 
     return typer.Option(*names, help=help or help_of(table, name), rich_help_panel=topic, metavar=metavar)
 
 
+def flag_of(table: Any, name: str, help: str = "", topic: str | None = None) -> Any:
+    """Return what typer reads of a setting's flag, None where it is not given; arguments as for `option_of`."""
+    return Annotated[type_of(hints_of(table)[name]) | None, option_of(table, name, help, topic)]
+
+
 def _metavar(hint: Any) -> str | None:
     """Return what stands behind a flag in the help: nothing for a switch, a name where the help lists names."""
     kinds = [kind for kind in choices_of(hint) if kind is not type(None)]

@@ -45,10 +45,8 @@ def _flags_of(table: Any) -> dict[str, Any]:
     names = dict.fromkeys(name for annotations in own for name in annotations if name in options_of(table))
     flags: dict[str, Any] = {}
     for name in names:
-        option = options_of(table)[name]
         help = help_of(table, name, "as in training" if name in table.as_trained else None)
-        kind = f.type_of(hints_of(table)[name])
-        flags[name] = Annotated[kind | None, f.option_of(table, name, help, option.topic or None)]
+        flags[name] = f.flag_of(table, name, help, options_of(table)[name].topic or None)
     return flags
 
 

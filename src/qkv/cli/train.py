@@ -1,6 +1,6 @@
 """`qkv train TASK` and `qkv prepare`: commands made from tables of settings."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,7 +8,7 @@ import typer
 
 from qkv.cli.early_exit import BAD_INPUT
 from qkv.cli.failure import guarded
-from qkv.cli.flags import commands_of_tasks, flagged, option_of, type_of
+from qkv.cli.flags import commands_of_tasks, flag_of, flagged
 from qkv.cli.paths import expect_output_files
 from qkv.errors import ConfigError
 from qkv.settings import defaults_of, hints_of, options_of, parse
@@ -38,27 +38,18 @@ def flags_of(task: TaskSettings, *, options: bool = True) -> dict[str, Any]:
         options: whether those are among them that are no settings.
     """
     flags = [
-        (
-            task.topic_of(name),
-            name,
-            Annotated[
-                type_of(hints_of(table)[name]) | None,
-                option_of(table, name, task.help_of(name), task.topic_of(name)),
-            ],
-        )
+        (task.topic_of(name), name, flag_of(table, name, task.help_of(name), task.topic_of(name)))
         for table in task.tables.values()
         for name in options_of(table)
     ]
-    flags += [(_run_topic(name), name, flag) for name, flag in _run_flags(task.options)] if options else []
+    flags += [(_run_topic(name), name, flag) for name, flag in _run_flags(task.options).items()] if options else []
     order = {topic: index for index, topic in enumerate((*TOPICS, *COMMON))}
     flags.sort(key=lambda item: (order.get(item[0], len(order)), order[item[1]] if item[0] == START else 0))
     return {name: flag for _, name, flag in flags}
 
 
-def _run_flags(options: type) -> Iterator[tuple[str, Any]]:
-    for name, hint in hints_of(options).items():
-        help = options_of(options)[name].help
-        yield name, Annotated[hint, option_of(options, name, help, _run_topic(name))]
+def _run_flags(options: type) -> dict[str, Any]:
+    return {name: flag_of(options, name, option.help, _run_topic(name)) for name, option in options_of(options).items()}
 
 
 def _run_topic(name: str) -> str:
@@ -152,7 +143,7 @@ _Files = Annotated[list[Path] | None, typer.Argument(metavar="FILES...", help="T
 
 
 @flagged(
-    {_FILES: _Files, **dict(_run_flags(PrepareOptions)), **flags_of(PREPARE, options=False)},
+    {_FILES: _Files, **_run_flags(PrepareOptions), **flags_of(PREPARE, options=False)},
     defaults_of(PrepareOptions),
 )
 def prepare(**flags: Any) -> None:

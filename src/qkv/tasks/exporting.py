@@ -63,7 +63,10 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
         )
     expect_writable(out)
     expect_single(as_path(run, "run"))
-    trained: TextAnswerer = load(run)
+    trained = load(run)
+    if not isinstance(trained, TextAnswerer):
+        hint = "Use qkv.load(RUN) in Python, or the model's own command."
+        raise UnsupportedError(setting("to"), "a model that reads text", f"a {type(trained).__name__}", hint)
     facts = trained.export_facts(to)
     with new_folder(absolute(out)) as temporary:
         if to == "transformers":

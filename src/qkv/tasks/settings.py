@@ -433,21 +433,6 @@ class TaskSettings:
         """The table of each setting."""
         return {name: table for table, cls in self.tables.items() for name in options_of(cls)}
 
-    def dotted(self, name: str) -> str:
-        """Return the dotted name of a setting.
-
-        Example:
-            >>> from qkv.training_settings import Settings
-            >>> TaskSettings("sort", "", {"training": Settings}).dotted("steps")
-            'training.steps'
-        """
-        return f"{self.table_of[name]}.{name}"
-
-    @cached_property
-    def names(self) -> Mapping[str, str]:
-        """The settings by dotted name."""
-        return {self.dotted(name): name for name in self.table_of}
-
     @property
     def names_of_data(self) -> list[str]:
         """The settings that determine what is read: those of data and tokenizer, and the seed of what is held out.
@@ -531,7 +516,7 @@ class TaskSettings:
         for table, rows in tables.items():
             for name in rows if isinstance(rows, Mapping) else ():
                 dotted = f"{table}.{name}"
-                if dotted in former and dotted not in self.names:
+                if dotted in former and self.table_of.get(name) != table:
                     today = former[dotted]
                     hint = f"Rename it: write {today} in place of {name}." if today else "Omit it: it had no effect."
                     expected = f"its name of today, {today}" if today else "a known setting"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_check
 import torch
 
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, UnsupportedError, setting
+from qkv.errors import ConfigError, setting
 from qkv.metrics.figure import Figure
 from qkv.tasks.runs import Trained
 
@@ -74,21 +74,6 @@ class Answerer(Protocol):
             ConfigError: the model has no attention.
         """
 
-    def export_facts(self, to: str) -> Mapping[str, Any]:
-        """Return what another program must know of the model besides its weights and tokenizer.
-
-        Args:
-            to: one of `qkv.tasks.exporting.TARGETS`.
-
-        Returns:
-            Names and values for `about.json`: `task`, for which `hub/answers` has a script; `longest`, the tokens of
-            the longest text that it reads; `labels`, if it has some; of a translator `longest_answer` and
-            `longest_targets`, the tokens that an answer can have, and `alignment`, the attention that aligns words.
-
-        Raises:
-            UnsupportedError: no program of that kind has such models.
-        """
-
 
 class OpenAnswers(Protocol):
     """What the command of a task's name does: `open_answers` in the folder of each task."""
@@ -106,12 +91,28 @@ class OpenAnswers(Protocol):
         """
 
 
+@runtime_checkable
 class TextAnswerer(Answerer, Protocol):
-    """An answerer that reads text."""
+    """An answerer that reads text, and can be exported: other programs have no input for anything else."""
 
     @property
     def tokenizer(self) -> Tokenizer:
         """Text to tokens and back."""
+
+    def export_facts(self, to: str) -> Mapping[str, Any]:
+        """Return what another program must know of the model besides its weights and tokenizer.
+
+        Args:
+            to: one of `qkv.tasks.exporting.TARGETS`.
+
+        Returns:
+            Names and values for `about.json`: `task`, for which `hub/answers` has a script; `longest`, the tokens of
+            the longest text that it reads; `labels`, if it has some; of a translator `longest_answer` and
+            `longest_targets`, the tokens that an answer can have, and `alignment`, the attention that aligns words.
+
+        Raises:
+            UnsupportedError: no program of that kind has such models.
+        """
 
 
 @runtime_checkable
@@ -150,17 +151,3 @@ def reads_no_columns(name: str) -> ConfigError:
     """
     hint = "Omit it: each line is a source."
     return ConfigError(setting(name), "a model that was trained on columns", "one of plain text", hint)
-
-
-def reads_no_text(got: str) -> UnsupportedError:
-    """Return the error of `export_facts` for a model that does not read text: other programs have no input for it.
-
-    Args:
-        got: what the model is.
-
-    Example:
-        >>> reads_no_text("a regression").expected
-        'a model that reads text and writes scores'
-    """
-    hint = "Use qkv.load(RUN) in Python, or the model's own command."
-    return UnsupportedError(setting("to"), "a model that reads text and writes scores", got, hint)

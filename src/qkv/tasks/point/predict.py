@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn, cast, final, get_args
+from typing import TYPE_CHECKING, Any, cast, final, get_args
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from qkv.tasks.point.objective import is_exact, judge_positions, point, stack
 from qkv.tasks.point.settings import AnswerOrder, PointEvaluation, PointRequest
 from qkv.tasks.python_values import expect_texts
 from qkv.tasks.runs import OTHER_VERSION, Trained, rebuild
-from qkv.tasks.task import Scored, reads_no_text
+from qkv.tasks.task import Scored
 from qkv.tasks.text_attention import expect_tokens, title_of
 from qkv.tasks.tokenizing import report_unknown
 from qkv.values.checked import answering
@@ -216,14 +216,6 @@ class ElementPointer:
             (" ".join(map(str, row)) for row in positions),
             {"exact": lambda: [float(is_exact(list(row), list(item.target), self.order)) for row, item in answers]},
         )
-
-    def export_facts(self, to: str) -> NoReturn:
-        """Refuse: other programs have no input for a pointer network.
-
-        Raises:
-            UnsupportedError: always.
-        """
-        raise reads_no_text("a pointer network")
 
     def scene(self, text: str, tokens: int | None = None) -> "Scene":
         """Point at the elements of a line, and return what the model attends to, for the viewer.

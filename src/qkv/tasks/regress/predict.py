@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NoReturn, cast, final, get_args
+from typing import Any, cast, final, get_args
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ from qkv.tasks.regress.settings import (
     RegressModel,
 )
 from qkv.tasks.runs import Trained
-from qkv.tasks.task import Scored, reads_no_text
+from qkv.tasks.task import Scored
 from qkv.tasks.text_attention import expect_tokens, title_of
 from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
@@ -303,14 +303,6 @@ class Regressor:
         error = predicted - target
         credits = {"rmse": (-(error**2)).tolist, "mae": (-abs(error)).tolist}
         return Scored(list(figures), lines, credits)
-
-    def export_facts(self, to: str) -> NoReturn:
-        """Refuse: other programs have no input for tables of numbers.
-
-        Raises:
-            UnsupportedError: always.
-        """
-        raise reads_no_text("a regression")
 
     def scene(self, text: str, tokens: int | None = None) -> Scene:
         """Predict rows, and return which points they attend to, for the viewer.

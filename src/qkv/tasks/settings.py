@@ -230,17 +230,18 @@ class PairFiles(SkipSettings, PairData):
     valid_data: Annotated[Pairs | None, Option("Or one file with source<TAB>target")] = None
 
 
+def column(help: str, or_else: object = None) -> Option:
+    """Return the option of a setting that says how columns are read, with its default."""
+    return Option(help, topic=COLUMNS, or_else=or_else)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SeparatorSettings:
     """What separates columns."""
 
     sep: Annotated[
         Separator | None,
-        Option(
-            "What separates columns",
-            topic=COLUMNS,
-            or_else="by the ending .tsv; else what splits most of the first 1,000 lines evenly",
-        ),
+        column("What separates columns", "by the ending .tsv; else what splits most of the first 1,000 lines evenly"),
     ] = None
 
 
@@ -256,16 +257,14 @@ def columns_of(files: Any) -> dict[str, Any]:
     return {name: item for name, item in given.items() if item is not None}
 
 
-_FEATURES = Option("Column of features such as V;PST; 0 for none", topic=COLUMNS, or_else=WordTable.features_col)
+_FEATURES = column("Column of features such as V;PST; 0 for none", WordTable.features_col)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceColumns:
     """The columns of what a model reads, each None if it is not given."""
 
-    source_col: Annotated[
-        int | None, Option("Column of the source, from 1", topic=COLUMNS, or_else=WordTable.source_col)
-    ] = None
+    source_col: Annotated[int | None, column("Column of the source, from 1", WordTable.source_col)] = None
     features_col: Annotated[int | None, _FEATURES] = None
 
 
@@ -274,12 +273,9 @@ class TextPairColumns(SeparatorSettings):
     """The columns of pairs of texts, each None if it is not given."""
 
     source_col: Annotated[
-        Column | None,
-        Option("Column of the source: its position, or its name in the first line", topic=COLUMNS, or_else=1),
+        Column | None, column("Column of the source: its position, or its name in the first line", 1)
     ] = None
-    target_col: Annotated[
-        Column | None, Option("Column of the target, likewise", topic=COLUMNS, or_else=WordTable.target_col)
-    ] = None
+    target_col: Annotated[Column | None, column("Column of the target, likewise", WordTable.target_col)] = None
 
     @property
     def texts(self) -> TextColumns:
@@ -312,28 +308,15 @@ class PairColumns(TextPairColumns):
 
     features_col: Annotated[Column | None, _FEATURES] = None
     source_sep: Annotated[
-        str | None,
-        Option(
-            'Separates the symbols of a source; "" if each character is one',
-            topic=COLUMNS,
-            or_else=WordTable.source_sep,
-        ),
+        str | None, column('Separates the symbols of a source; "" if each character is one', WordTable.source_sep)
     ] = None
     target_sep: Annotated[
-        str | None,
-        Option('Separates the symbols of a target, such as " "', topic=COLUMNS, or_else=WordTable.target_sep),
+        str | None, column('Separates the symbols of a target, such as " "', WordTable.target_sep)
     ] = None
-    features_sep: Annotated[str | None, Option("Separates features", topic=COLUMNS, or_else=WordTable.features_sep)] = (
-        None
-    )
-
+    features_sep: Annotated[str | None, column("Separates features", WordTable.features_sep)] = None
     cells: Annotated[
         Literal["symbols", "texts"] | None,
-        Option(
-            "What the columns hold",
-            topic=COLUMNS,
-            or_else="texts if columns are given by name, or sep is; else symbols",
-        ),
+        column("What the columns hold", "texts if columns are given by name, or sep is; else symbols"),
     ] = None
 
     def __post_init__(self) -> None:
@@ -375,11 +358,7 @@ class WordTableSettings(PairColumns):
 
     features: Annotated[
         Literal["front", "separate"] | None,
-        Option(
-            "Features stand before the source, or are a source with an attention of its own",
-            topic=COLUMNS,
-            or_else=WordTable.features,
-        ),
+        column("Features stand before the source, or are a source with an attention of its own", WordTable.features),
     ] = None
 
 

@@ -9,7 +9,6 @@ from qkv.data.columns import Column, TextColumns
 from qkv.models.configs.reader import ClassifierConfig
 from qkv.settings import Option, options_of
 from qkv.tasks.settings import (
-    COLUMNS,
     LEARNING_RATE,
     DeviceSettings,
     LabelsEvaluation,
@@ -20,6 +19,7 @@ from qkv.tasks.settings import (
     SkipSettings,
     TaskSettings,
     TokenizerSettings,
+    column,
 )
 from qkv.training_settings import Settings as Training
 
@@ -31,11 +31,9 @@ class ClassifyData(SeparatorSettings):
     data: Annotated[Pairs | None, Option("label<TAB>text on each line, or a table, .gz too", needed=True)] = None
     label_col: Annotated[
         Column | None,
-        Option("Column of the label: its position, or its name in the first line", topic=COLUMNS, or_else=1),
+        column("Column of the label: its position, or its name in the first line", 1),
     ] = None
-    text_col: Annotated[
-        Column | None, Option("Column of the text, likewise", topic=COLUMNS, or_else="2, or the other one")
-    ] = None
+    text_col: Annotated[Column | None, column("Column of the text, likewise", "2, or the other one")] = None
 
     @property
     def columns(self) -> TextColumns:

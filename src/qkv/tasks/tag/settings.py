@@ -11,7 +11,6 @@ from qkv.models.configs.reader import ReaderConfig
 from qkv.settings import Option, options_of
 from qkv.tasks.classify.settings import LOOP
 from qkv.tasks.settings import (
-    COLUMNS,
     DeviceSettings,
     LabelsEvaluation,
     RequestSettings,
@@ -20,6 +19,7 @@ from qkv.tasks.settings import (
     SkipSettings,
     TaskSettings,
     TokenizerSettings,
+    column,
 )
 from qkv.training_settings import Settings as Training
 
@@ -34,15 +34,11 @@ class TagData(SeparatorSettings):
     data: Annotated[Sentences | None, Option("Words in columns, word first, tag last; .gz too", needed=True)] = None
     word_col: Annotated[
         Column | None,
-        Option(
-            "Column of the word: its position, or its name in the first line",
-            topic=COLUMNS,
-            or_else="1, or as the format has it",
-        ),
+        column("Column of the word: its position, or its name in the first line", "1, or as the format has it"),
     ] = None
     tag_col: Annotated[
         Column | None,
-        Option("Column of the tag, likewise", topic=COLUMNS, or_else="the last, or as the format has it"),
+        column("Column of the tag, likewise", "the last, or as the format has it"),
     ] = None
 
     @property

@@ -25,21 +25,15 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_OUTPUT = "Output"
+
+def _switch(help: str, *names: str) -> Any:
+    return Annotated[bool, typer.Option(*names, help=help, rich_help_panel="Output", metavar="")]
+
+
 _OUTPUT_FLAGS: Mapping[str, Any] = {
-    "quiet": Annotated[
-        bool, typer.Option("--quiet", "-q", help="Say nothing but errors.", rich_help_panel=_OUTPUT, metavar="")
-    ],
-    "verbose": Annotated[
-        bool,
-        typer.Option(
-            "--verbose", "-v", help="Say more: versions, each update, seconds.", rich_help_panel=_OUTPUT, metavar=""
-        ),
-    ],
-    "json": Annotated[
-        bool,
-        typer.Option("--json", help="Write results as JSON, one object per line.", rich_help_panel=_OUTPUT, metavar=""),
-    ],
+    "quiet": _switch("Say nothing but errors.", "--quiet", "-q"),
+    "verbose": _switch("Say more: versions, each update, seconds.", "--verbose", "-v"),
+    "json": _switch("Write results as JSON, one object per line.", "--json"),
 }
 """The flags that every command has."""
 

@@ -26,6 +26,7 @@ from qkv.models.translator import TransformerTranslator
 from qkv.tasks.length import CutWarning
 from qkv.tasks.translate.decoding import Decoding, as_sampling
 from qkv.tasks.translate.predict import Translator
+from qkv.tasks.translate.settings import SamplingSettings
 
 LINES = ["abc", "", "cabbage", "a", "fade", "deaf bed", "abc", "ggggggg"]
 TOKENIZER = Tokenizer.learn(["abcdefg "], kind="char")
@@ -154,7 +155,7 @@ def test_coverage_needs_attention() -> None:
         (lambda: Decoding(max_tokens=0), "max_tokens: expected an integer, at least 1 and at most 1,000,000; got 0"),
         (lambda: Decoding(stop="filled"), 'stop: expected "proved" without a beam; got "filled"'),
         (lambda: Decoding(coverage=0.5), "coverage: expected 0 without a beam; got 0.5"),
-        (lambda: as_sampling(False, None, 3, None, None), "top_k: expected sample as well; got no sample"),
+        (lambda: as_sampling(SamplingSettings(top_k=3)), "top_k: expected sample as well; got no sample"),
         (lambda: Decoding(mean="probabilty"), 'Did you mean "probability"?'),
         (lambda: Decoding(beam=5, stop="proven"), 'Did you mean "proved"?'),
     ],

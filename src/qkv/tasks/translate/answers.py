@@ -69,8 +69,7 @@ def open_answers(runs: Sequence[Path], settings: TranslateAnswers) -> Answers:
 
 def _decoding(settings: TranslateRequest, unknown: AlignmentReading | None) -> Decoding:
     search: dict[str, Any] = {name: getattr(settings, name) for name in options_of(DecodingSettings)}
-    sampling = as_sampling(settings.sample, settings.temperature, settings.top_k, settings.top_p, settings.seed)
-    return Decoding(**search, sampling=sampling, unknown=unknown)
+    return Decoding(**search, sampling=as_sampling(settings), unknown=unknown)
 
 
 def _listed(translations: list[list[Translation]], start: int) -> Iterator[str]:

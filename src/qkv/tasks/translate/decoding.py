@@ -17,7 +17,7 @@ from qkv.settings import check, options_of
 from qkv.tasks.translate.alignment_reading import AlignmentReading
 from qkv.tasks.translate.limits import LengthLimit
 from qkv.tasks.translate.model import TranslationModel
-from qkv.tasks.translate.settings import DecodingSettings
+from qkv.tasks.translate.settings import DecodingSettings, SamplingSettings
 from qkv.values.checked import checked
 
 if TYPE_CHECKING:
@@ -167,25 +167,16 @@ def _filled(prefixes: Sequence[Sequence[int]], source: Tensor) -> Tensor:
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1).to(source.device)
 
 
-def as_sampling(
-    enabled: bool, temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None
-) -> Sampling | None:
-    """Build sampling settings from a command's flags.
-
-    Args:
-        enabled: whether to sample at all.
-        temperature, top_k, top_p, seed: as for `Sampling`; None if not given.
-
-    Returns:
-        The settings; None without sampling.
+def as_sampling(flags: SamplingSettings) -> Sampling | None:
+    """Build sampling settings from a command's flags; None without sampling.
 
     Raises:
         ConfigError: a sampling flag is given without --sample, or a number is outside its range.
     """
-    flags = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    named = {name: value for name, value in flags.items() if value is not None}
-    if enabled:
-        return Sampling(**named)  # type: ignore[arg-type]
+    values = {name: getattr(flags, name) for name in ("temperature", "top_k", "top_p", "seed")}
+    named = {name: value for name, value in values.items() if value is not None}
+    if flags.sample:
+        return Sampling(**named)
     if named:
         name, sample = setting(next(iter(named))), setting("sample")
         raise ConfigError(name, sample + " as well", "no " + sample, "It only applies to sampling.")

@@ -17,11 +17,11 @@ def check_command(task: TaskSettings) -> Callable[..., None]:
     def check(**flags: Any) -> None:
         from qkv.tasks.catalog import recipe_of
         from qkv.tasks.check import check_data
-        from qkv.tasks.notes import as_json, note
-        from qkv.tasks.streams import write_json, write_lines
+        from qkv.tasks.notes import note
+        from qkv.tasks.streams import write
 
         report = check_data(recipe_of(task.name), task.in_tables(typed_settings(task, flags)))
-        write_json([report.to_json_value()]) if as_json() else write_lines(str(report).splitlines())
+        write([report.to_json_value()], str(report).splitlines())
         report.expect_usable()
         if kinds := report.kinds("kept"):
             note(f"qkv: these lines are trained on; {on_command_line('skip', ','.join(kinds))} would leave them out.")

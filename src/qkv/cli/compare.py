@@ -69,8 +69,8 @@ def _number(hint: Any, text: str) -> Any:
 def _compare(task: str, settings: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     from qkv.tasks.catalog import recipe_of
     from qkv.tasks.compare.comparing import compare
-    from qkv.tasks.notes import as_json, note
-    from qkv.tasks.streams import write_json, write_lines
+    from qkv.tasks.notes import note
+    from qkv.tasks.streams import write
 
     out = options["out"]
     outcome = compare(
@@ -78,10 +78,7 @@ def _compare(task: str, settings: Mapping[str, Any], options: Mapping[str, Any])
     )
     comparison = outcome.comparison
     if comparison.rows:
-        if as_json():
-            write_json([comparison.to_json_value()])
-        else:
-            write_lines(repr(comparison).splitlines())
+        write([comparison.to_json_value()], repr(comparison).splitlines())
         note(f"qkv: {', '.join(map(str, outcome.files))}")
     if comparison.missing:
         note(f"qkv: {comparison.missing:,} trainings are missing: run the same command again.")

@@ -54,21 +54,18 @@ def _command_of(task: str) -> Any:
 
 def _evaluate(runs: list[Path], files: EvaluationSettings) -> None:
     from qkv.tasks.evaluation import score
-    from qkv.tasks.notes import as_json, working
-    from qkv.tasks.streams import aligned, fields_of, write_json, write_lines
+    from qkv.tasks.notes import working
+    from qkv.tasks.streams import aligned, fields_of, write
 
     with working("evaluating"):
         scored = score(runs[0], files)
     figures = scored.figures
     report = scored.report() if isinstance(files, LabelsEvaluation) and files.report else None
-    if as_json():
-        write_json({**fields_of(figure), "unit": figure.unit} for figure in figures)
-        if report is not None:
-            write_json(map(fields_of, [*report.scores, *report.confusions]))
-        return
-    write_lines(f"{figure.name}\t{figure.value:.4f}\t{figure.signature}\t{figure.unit}" for figure in figures)
-    for table in report.tables() if report is not None else ():
-        write_lines(["", *aligned(table)])
+    objects = ({**fields_of(figure), "unit": figure.unit} for figure in figures)
+    write(objects, (f"{one.name}\t{one.value:.4f}\t{one.signature}\t{one.unit}" for one in figures))
+    if report is not None:
+        lines = (line for table in report.tables() for line in ("", *aligned(table)))
+        write(map(fields_of, [*report.scores, *report.confusions]), lines)
 
 
 evaluate = command_of_table("evaluate", EvaluationSettings, _evaluate)

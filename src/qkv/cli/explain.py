@@ -29,13 +29,10 @@ def explain(
     Example: qkv explain --score additive --queries 4096 --keys 4096 --gradient
     """
     from qkv.tasks.explaining import Question, answer
-    from qkv.tasks.notes import as_json
-    from qkv.tasks.streams import write_json, write_lines
+    from qkv.tasks.streams import write
 
     question = Question(score, normalizer, mask, batch, heads, queries, keys, width, dropout, dtype, gradient, backend)
     plan = answer(question)
-    if as_json():
-        names = ("backend", "algorithm", "why", "operations", "bytes", "microseconds")
-        write_json([{**{name: getattr(plan, name) for name in names}, "refusals": dict(plan.refusals)}])
-    else:
-        write_lines(str(plan).splitlines())
+    names = ("backend", "algorithm", "why", "operations", "bytes", "microseconds")
+    facts = {name: getattr(plan, name) for name in names}
+    write([{**facts, "refusals": dict(plan.refusals)}], str(plan).splitlines())

@@ -20,12 +20,9 @@ def export(
     Example: qkv export runs/de-en --to onnx --out de-en-onnx
     """
     from qkv.tasks import exporting
-    from qkv.tasks.notes import as_json, working
-    from qkv.tasks.streams import write_json, write_lines
+    from qkv.tasks.notes import working
+    from qkv.tasks.streams import write
 
     with working("exporting"):
         files = [out / name for name in exporting.export(run, to, out)]
-    if as_json():
-        write_json({"file": file} for file in files)
-    else:
-        write_lines(map(str, files))
+    write(({"file": file} for file in files), map(str, files))

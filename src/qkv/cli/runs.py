@@ -18,27 +18,24 @@ def runs(
     """
     from qkv.tasks import overview
     from qkv.tasks.notes import as_json, note, working
-    from qkv.tasks.streams import aligned, write_json, write_lines
+    from qkv.tasks.streams import aligned, write
     from qkv.training.screen import show_figures
 
     with working("looking for runs"):
         overviews = overview.runs(folder)
-    if as_json():
-        write_json(run.to_json_value() for run in overviews)
-    elif len(overviews) == 1:
-        write_lines(overviews[0].lines())
-    elif overviews:
-        rows = [
-            (
-                str(run.folder),
-                run.task,
-                run.model,
-                run.files.get("text.train", ""),
-                run.trained,
-                show_figures(run.figures[:1]),
-            )
-            for run in overviews
-        ]
-        write_lines(aligned([("run", "task", "model", "trained on", "trained", "best"), *rows]))
-    else:
+    names = ("run", "task", "model", "trained on", "trained", "best")
+    rows = [
+        (
+            str(run.folder),
+            run.task,
+            run.model,
+            run.files.get("text.train", ""),
+            run.trained,
+            show_figures(run.figures[:1]),
+        )
+        for run in overviews
+    ]
+    lines = overviews[0].lines() if len(rows) == 1 else aligned([names, *rows]) if rows else []
+    write((run.to_json_value() for run in overviews), lines)
+    if not rows and not as_json():
         note(f"qkv: no run in {folder}: train one, for example by qkv demo")

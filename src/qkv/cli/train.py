@@ -109,14 +109,14 @@ def read_flag(task: TaskSettings, name: str, item: Any) -> Any:
 def _train(recipe: "AnyRecipe", tables: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]) -> None:
     from qkv.settings import to_toml
     from qkv.tasks import run
-    from qkv.tasks.notes import as_json, note, quiet
+    from qkv.tasks.notes import note, quiet
     from qkv.tasks.overview import summary
-    from qkv.tasks.streams import write_json, write_lines
+    from qkv.tasks.streams import write
 
     start, tokenizer_from = options.get("start"), options.get("tokenizer_from")
     if options["print_config"]:
         table = recipe.show_settings(run.checked(recipe, tables, start, tokenizer_from)[1])
-        write_json([table]) if as_json() else write_lines(to_toml(table).splitlines())
+        write([table], to_toml(table).splitlines())
         return
     outcome = run.train(
         recipe,

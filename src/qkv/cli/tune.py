@@ -17,8 +17,7 @@ def tune(device: Annotated[str, typer.Option(help="The GPU, such as cuda.")] = "
     """
     from qkv.errors import ConfigError, setting
     from qkv.planner import certificates
-    from qkv.tasks.notes import as_json
-    from qkv.tasks.streams import aligned, write_json, write_lines
+    from qkv.tasks.streams import aligned, write
     from qkv.tasks.tune import measure
     from qkv.values.devices import as_device
 
@@ -32,8 +31,6 @@ def tune(device: Annotated[str, typer.Option(help="The GPU, such as cuda.")] = "
         name = certificates.this_device()
         assert name is not None
         certificates.store(name, rows)
-    if as_json():
-        write_json([{"device": name, "file": str(certificates.path()), "rows": rows}])
-        return
     cells = [[f"{x:.3g}" if isinstance(x, float) else str(x) for x in row.values()] for row in rows]
-    write_lines([*aligned([list(rows[0]), *cells]), f"{name}: stored in {certificates.path()}"])
+    lines = [*aligned([list(rows[0]), *cells]), f"{name}: stored in {certificates.path()}"]
+    write([{"device": name, "file": str(certificates.path()), "rows": rows}], lines)

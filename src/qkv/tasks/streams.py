@@ -15,6 +15,7 @@ from torch import Tensor
 from qkv.data.corpus import iterate_lines
 from qkv.errors import DataError, Place, harmless
 from qkv.system import forget_stdout, is_closed_pipe
+from qkv.tasks.notes import as_json
 
 
 def stream_stdin() -> Iterator[str]:
@@ -62,6 +63,18 @@ def write_json(rows: Iterable[Mapping[str, object]]) -> None:
         DataError: standard output cannot be written.
     """
     write_text(format_json(rows))
+
+
+def write(objects: Iterable[Mapping[str, object]], lines: Iterable[str]) -> None:
+    """Write results to standard output: objects as JSON if the user asked for it, else lines.
+
+    Raises:
+        DataError: standard output cannot be written.
+    """
+    if as_json():
+        write_json(objects)
+    else:
+        write_lines(lines)
 
 
 def format_json(rows: Iterable[Mapping[str, object]]) -> Iterator[str]:

@@ -10,8 +10,8 @@ from qkv.recording.trace_reader import read
 from qkv.tasks.example_run import SENTENCES, is_example, report_outside_grammar
 from qkv.tasks.load import load
 from qkv.tasks.members import expect_single
-from qkv.tasks.notes import as_json, note
-from qkv.tasks.streams import write_json, write_lines
+from qkv.tasks.notes import note
+from qkv.tasks.streams import write
 from qkv.tasks.task import ReadsColumns, TextAnswerer, reads_no_columns
 from qkv.view.answers.shares import HeadShares, shares_of
 from qkv.view.scene import Scene
@@ -85,10 +85,8 @@ def show_until_interrupted(scene: Scene, port: int, *, browser: bool) -> None:
         # Objects of libraries are never garbage: collections that scan them paused answers for 0.2 s from time to time.
         gc.collect()
         gc.freeze()
-        if as_json():
-            write_json([{"url": serving.one_time_url()}])
-        else:
-            write_lines([serving.one_time_url()])
+        url = serving.one_time_url()
+        write([{"url": url}], [url])
         note("Only this machine can open it. Ctrl+C ends it.")
         serving.wait()
 
@@ -96,11 +94,8 @@ def show_until_interrupted(scene: Scene, port: int, *, browser: bool) -> None:
 def print_shares(scene: Scene) -> None:
     """Write where the weights of each head lie to standard output: a table with tabs, or one JSON object per head."""
     rows = [shares_of(scene, layer, head) for layer, parts in enumerate(scene.layers) for head in range(parts.heads)]
-    if as_json():
-        write_json([row._asdict() for row in rows])
-        return
     lines = [["" if x is None else f"{x:.4g}" if isinstance(x, float) else str(x) for x in row] for row in rows]
-    write_lines("\t".join(line) for line in [list(HeadShares._fields), *lines])
+    write((row._asdict() for row in rows), ("\t".join(line) for line in [list(HeadShares._fields), *lines]))
 
 
 def text_of(file: Path) -> str:

@@ -15,8 +15,8 @@ def _embed(runs: list[Path], settings: EmbedSettings) -> None:
     from qkv.checkpoint.disk import save_file
     from qkv.tasks.answering import answered, parts_of_stdin
     from qkv.tasks.load import load
-    from qkv.tasks.notes import as_json, working
-    from qkv.tasks.streams import format_json, write_json, write_text
+    from qkv.tasks.notes import working
+    from qkv.tasks.streams import format_json, write, write_text
 
     with working("loading the model"):
         encoder = load(runs[0], settings.device, task="fill")
@@ -34,8 +34,7 @@ def _embed(runs: list[Path], settings: EmbedSettings) -> None:
     array = BytesIO()
     np.save(array, vectors)
     save_file(settings.out, array.getvalue())
-    if as_json():
-        write_json([{"file": settings.out}])
+    write([{"file": settings.out}], ())
 
 
 embed = command_of_table("embed", EmbedSettings, _embed)

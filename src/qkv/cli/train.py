@@ -148,17 +148,15 @@ _Files = Annotated[list[Path] | None, typer.Argument(metavar="FILES...", help="T
 )
 def prepare(**flags: Any) -> None:
     """Run `qkv prepare` with its flags: turn text into tokens on disk, for trainings on more than fits in memory."""
-    from qkv.tasks.notes import as_json
     from qkv.tasks.prepare.preparing import Preparation
-    from qkv.tasks.streams import write_json
+    from qkv.tasks.streams import write
 
     files = flags.pop(_FILES) or []
     options = {name: flags.pop(name) for name in defaults_of(PrepareOptions)}
     typed = typed_settings(PREPARE, flags)
     preparation = Preparation.of(files, PREPARE.in_tables(typed), options["tokenizer_from"])
     prepared = preparation.prepare(options["out"], options["processes"])
-    if as_json():
-        write_json([prepared._asdict()])
+    write([prepared._asdict()], ())
 
 
 prepare.__doc__ = PREPARE.help

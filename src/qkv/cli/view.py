@@ -53,7 +53,8 @@ def view(
     Example: qkv view runs/de-en --text "Ein Hund läuft."
     """
     from qkv.errors import ConfigError, setting
-    from qkv.tasks.notes import as_json, note, working
+    from qkv.tasks.notes import note, working
+    from qkv.tasks.streams import write
     from qkv.tasks.viewing import print_shares, scene_of_command, show_until_interrupted
 
     expect_output_file("export", export, (".html", ".svg", ".png", ".pdf"))
@@ -72,10 +73,7 @@ def view(
 
         with working("computing with rounded weights"):
             note(write_live_page(run, export, text, file, device))
-        if as_json():
-            from qkv.tasks.streams import write_json
-
-            write_json([{"page": export}])
+        write([{"page": export}], ())
         return
     with working("reading the text"):
         scene = scene_of_command(run, text, file, tokens, device, source_col, features_col)
@@ -83,7 +81,6 @@ def view(
         print_shares(scene)
         return
     if export is not None:
-        from qkv.tasks.streams import write_json
         from qkv.view.showing import write_page, write_picture
 
         with working("writing the picture" if picture else "writing the page"):
@@ -91,7 +88,6 @@ def view(
                 write_picture(scene, export, layer=layer, head=head, title=title)
             else:
                 note(write_page(scene, export, size))
-        if as_json():
-            write_json([{"page": export}])
+        write([{"page": export}], ())
         return
     show_until_interrupted(scene, port, browser=not no_browser)

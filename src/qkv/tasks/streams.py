@@ -1,7 +1,9 @@
 """Lines from standard input and to standard output, UTF-8 in any locale."""
 
+import csv
 import dataclasses
 import errno
+import io
 import json
 import math
 import os
@@ -56,6 +58,18 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Return the rows of a table as CSV.
+
+    Example:
+        >>> csv_text([("area", "rent"), (25, 410.5)])
+        'area,rent\\n25,410.5\\n'
+    """
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows(rows)
+    return buffer.getvalue()
+
+
 def write_json(rows: Iterable[Mapping[str, object]]) -> None:
     """Write objects as JSON, each on a line of its own as soon as it is available; numbers that JSON lacks are null.
 
@@ -66,7 +80,7 @@ def write_json(rows: Iterable[Mapping[str, object]]) -> None:
 
 
 def write(objects: Iterable[Mapping[str, object]], lines: Iterable[str]) -> None:
-    """Write results to standard output: objects as JSON if the user asked for it, else lines.
+    """Write results to standard output: objects as JSON if the user asked for it, else lines, which can be none.
 
     Raises:
         DataError: standard output cannot be written.

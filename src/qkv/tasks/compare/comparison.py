@@ -1,7 +1,5 @@
 """The table of a comparison: means over seeds, what differs beyond chance, and what it cost."""
 
-import csv
-import io
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +12,7 @@ from qkv.metrics.bootstrap import paired_bootstrap
 from qkv.metrics.figure import Figure
 from qkv.tasks.compare.grid import Cell
 from qkv.tasks.compare.training import Result, Unit
-from qkv.tasks.streams import aligned, finite
+from qkv.tasks.streams import aligned, csv_text, finite
 
 _NOTHING = "–"
 
@@ -144,20 +142,18 @@ class Comparison:
 
     def to_csv(self) -> str:
         """Return one line for each training: its settings, its figures, its cost."""
-        buffer = io.StringIO()
-        writer = csv.writer(buffer, lineterminator="\n")
         names = list(dict.fromkeys(f.name for row in self.rows for r in row.results.values() for f in r.figures))
-        writer.writerow(
+        rows: list[list[object]] = [
             [*self.axes, "control", self.unit, *names, "parameters", "steps", "processor_seconds", "stopped"]
-        )
+        ]
         for row in self.rows:
             for seed, result in row.results.items():
                 values = {figure.name: figure.value for figure in result.figures}
                 settings = [row.cell.values.get(name, "") for name in self.axes]
                 figures = [values.get(name, "") for name in names]
                 cost = [result.parameters, result.steps, round(result.seconds, 3), result.stopped]
-                writer.writerow([*settings, row.cell.control, seed, *figures, *cost])
-        return buffer.getvalue()
+                rows.append([*settings, row.cell.control, seed, *figures, *cost])
+        return csv_text(rows)
 
     def to_json_value(self) -> dict[str, Any]:
         """Return everything but single answers."""

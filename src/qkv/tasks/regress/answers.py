@@ -1,7 +1,5 @@
 """What `qkv regress` writes: a table of predictions and the ends of their intervals."""
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +13,7 @@ from qkv.tasks.notes import as_json, note
 from qkv.tasks.regress.predict import Prediction, Regressor, Rows, covered
 from qkv.tasks.regress.settings import RegressAnswers, RegressRequest
 from qkv.tasks.runs import load_model
-from qkv.tasks.streams import format_json, format_lines, stream_stdin
+from qkv.tasks.streams import csv_text, format_json, format_lines, stream_stdin
 
 
 def open_answers(runs: Sequence[Path], settings: RegressAnswers) -> Answers:
@@ -90,11 +88,8 @@ def _cell(item: float | str) -> str:
 
 
 def _lines(regressor: Regressor, predictions: list[Prediction], *, ends: bool, header: bool) -> list[str]:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    if header:
-        writer.writerow([*regressor.x, regressor.y, *(("low", "high") if ends else ())])
+    rows: list[list[str]] = [[*regressor.x, str(regressor.y), *(("low", "high") if ends else ())]] if header else []
     for prediction in predictions:
         numbers = (*prediction.x, prediction.y, *((prediction.low, prediction.high) if ends else ()))
-        writer.writerow([_cell(number) for number in numbers])
-    return buffer.getvalue().splitlines()
+        rows.append([_cell(number) for number in numbers])
+    return csv_text(rows).splitlines()

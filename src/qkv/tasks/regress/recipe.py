@@ -1,7 +1,5 @@
 """`qkv train regress`: from columns of a CSV file to a run folder with points and bandwidths."""
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from qkv.tasks.regress.data import RegressTable, read_columns
 from qkv.tasks.regress.model import estimator_class, fit, judge_regression
 from qkv.tasks.regress.settings import REGRESS, RegressFiles, RegressModel
 from qkv.tasks.runs import load_model
+from qkv.tasks.streams import csv_text
 
 RegressionSettings = RecipeSettings[RegressFiles, RegressModel]
 
@@ -62,9 +61,7 @@ def _examples(files: RegressFiles) -> Examples:
         return [value if code is None else code[int(value)] for value, code in zip(row, codes, strict=True)]
 
     def write(indices: Sequence[int]) -> str:
-        lines = io.StringIO()
-        csv.writer(lines, lineterminator="\n").writerows([names, *(shown(table.rows[index]) for index in indices)])
-        return lines.getvalue()
+        return csv_text([names, *(shown(table.rows[index]) for index in indices)])
 
     plain = {"x": list(table.x), "y": table.y, "weights": names[-1] if table.weighted else None, "decimal": "point"}
     read = {**plain, "categorical": list(table.categories), "sep": None, "thousands": None}

@@ -362,16 +362,14 @@ class WordTableSettings(PairColumns):
     ] = None
 
 
+TOKENIZERS = "Byte pairs or pieces of bytes, words, characters, or none for tokens that spaces separate already"
+
+
 @dataclass(frozen=True, kw_only=True)
 class TokenizerSettings:
     """Tokenizer settings; the tokenizer is learned from the training text."""
 
-    tokenizer: Annotated[
-        TokenizerKind,
-        Option(
-            "Byte pairs or pieces of bytes, words, characters, or none for tokens that spaces separate already",
-        ),
-    ] = "bpe"
+    tokenizer: Annotated[TokenizerKind, Option(TOKENIZERS)] = "bpe"
     vocabulary: Annotated[int, Option("Maximum vocabulary size", "tokens", least=1)] = 8000
     minimum: Annotated[int, Option("Minimum frequency of a token", least=1)] = 2
     unicode: Annotated[

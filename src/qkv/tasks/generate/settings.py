@@ -8,6 +8,7 @@ from qkv.data.choices import TokenizerKind, WindowOrder
 from qkv.models.configs.language_model import LanguageModelConfig
 from qkv.settings import Option
 from qkv.tasks.settings import (
+    TOKENIZERS,
     AnswerSettings,
     DeviceSettings,
     EvaluationSettings,
@@ -96,13 +97,7 @@ class GenerateFiles(SkipSettings, GenerateText):
 class GenerateTokenizer(TokenizerSettings):
     """The tokenizer of a language model."""
 
-    tokenizer: Annotated[
-        TokenizerKind,
-        Option(
-            "Byte pairs or pieces of bytes, words, characters, or none for tokens that spaces separate already",
-            also="tokens",
-        ),
-    ] = "bpe"
+    tokenizer: Annotated[TokenizerKind, Option(TOKENIZERS, also="tokens")] = "bpe"
 
 
 GENERATE = TaskSettings(

@@ -29,7 +29,7 @@ from qkv.training_settings import Settings as Training
 
 TOKENS_PER_SOURCE_TOKEN, MORE_TOKENS = 3, 16
 """The usual limit of a translation: no text of a language pair grows more than threefold."""
-_MOST, _OMIT = 1_000_000, "Omit it for the default."
+_MOST = 1_000_000
 """The largest beam, and the most tokens and translations: more would never finish in practice."""
 Direction = Literal["ahead", "back"]
 """The direction in which a model writes."""
@@ -124,11 +124,16 @@ class MemberSettings:
         return tuple("ahead" if index < ahead else "back" for index in range(self.ensemble))
 
 
+def _count(help: str, or_else: object = None) -> Option:
+    """Return the option of a number of hypotheses or tokens."""
+    return Option(help, least=1, most=_MOST, hint="Omit it for the default.", or_else=or_else)
+
+
 @dataclass(frozen=True)
 class SearchSettings:
     """How a translation is searched for."""
 
-    beam: Annotated[int, Option("Beam width; 1 is greedy", least=1, most=_MOST, hint=_OMIT)] = 1
+    beam: Annotated[int, _count("Beam width; 1 is greedy")] = 1
     length_penalty: Annotated[float, Option("0 compares log-probabilities, 1 their mean per token")] = 1.0
     normalization: Annotated[Normalization, Option("Length normalization")] = "plain"
     coverage: Annotated[float, Option("Penalty for source words with little attention")] = 0.0
@@ -137,12 +142,9 @@ class SearchSettings:
     )
     max_tokens: Annotated[
         int | None,
-        Option(
+        _count(
             "Maximum tokens per translation",
-            least=1,
-            most=_MOST,
-            hint=_OMIT,
-            or_else=f"{TOKENS_PER_SOURCE_TOKEN} per source token plus {MORE_TOKENS}, or as in training",
+            f"{TOKENS_PER_SOURCE_TOKEN} per source token plus {MORE_TOKENS}, or as in training",
         ),
     ] = None
     mean: Annotated[Mean, Option("What an ensemble averages")] = "probability"
@@ -187,13 +189,7 @@ class DecodingSettings(SearchSettings):
     """How translations are searched for; the commands that translate have these flags."""
 
     n_best: Annotated[
-        int,
-        Option(
-            "Number of translations per line, of a beam different texts: line<TAB>score<TAB>text",
-            least=1,
-            most=_MOST,
-            hint=_OMIT,
-        ),
+        int, _count("Number of translations per line, of a beam different texts: line<TAB>score<TAB>text")
     ] = 1
     prefix: Annotated[str | None, Option("What each translation begins with")] = None
 

@@ -22,18 +22,18 @@ OnDevice = Annotated[str, typer.Option(help="Device, such as cpu or cuda.")]
 
 
 def type_of(hint: Any) -> type:
-    """Return the type that a flag's text is read as before `qkv.settings.parse` and `build` see it.
+    """Return the type that a flag's text is read as before `qkv.settings.parse` and `build` see it, and check numbers.
 
     Example:
-        >>> type_of(int | None), type_of(float | tuple[float, ...]), type_of(tuple[str, ...])
-        (<class 'int'>, <class 'str'>, list[str])
+        >>> type_of(int | None), type_of(bool), type_of(tuple[str, ...])
+        (<class 'str'>, <class 'bool'>, list[str])
     """
     kinds = [choice for choice in choices_of(hint) if choice is not type(None)]
     if Path in kinds:
         return Path
     if has_texts(parts_of(kinds[0])):
         return list[str]
-    return kinds[0] if len(kinds) == 1 and kinds[0] in (bool, int, float, str) else str
+    return bool if kinds == [bool] else str
 
 
 def option_of(table: type, name: str, help: str = "", topic: str | None = None) -> Any:
@@ -71,6 +71,8 @@ def _metavar(hint: Any) -> str | None:
         return ""
     if type_of(hint) == list[str]:
         return "<names>"
+    if len(kinds) == 1 and kinds[0] in (int, float):
+        return f"<{kinds[0].__name__}>"
     return "<name>" if len(kinds) > 1 and all(isinstance(kind, str) for kind in kinds) else None
 
 

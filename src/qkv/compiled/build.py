@@ -288,7 +288,7 @@ class _Progress:
         """Show how jobs get done."""
         shown = 0.0
         if self._total:
-            how = "minutes on idle cores, what takes longest first"
+            how = "the slowest first; minutes on idle cores"
             sys.stderr.write(f"qkv: kernels for {self._name}: {self._total} to compile, {how}\n")
             sys.stderr.flush()
         for count, job in enumerate(jobs, 1):

@@ -550,7 +550,8 @@ def _name_hint(path: Path) -> str:
         return f"The folder {path.parent} does not exist either."
     except (OSError, ValueError):
         return "Check the path."
-    hint = nearest(path.name, siblings) if siblings else ""
+    alike = [name for name in siblings if {*Path(name).suffixes} & {*path.suffixes} or not path.suffix]
+    hint = nearest(path.name, alike) if alike else ""
     return hint if hint.startswith("Did you mean") else "Check the path."
 
 

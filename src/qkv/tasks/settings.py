@@ -36,7 +36,7 @@ BATCH_WORK = "Batch work"
 START = "Start here"
 TOPICS = (START, DATA, COLUMNS, RUN, MODEL, ATTENTION, TRAINING)
 """The topics of the help, in its order."""
-COMMON = ("data", "source", "target", "text", "x", "y", "out", "model", "score", "steps", "minutes", "seed")
+COMMON = ("source", "target", "data", "text", "x", "y", "out", "model", "score", "steps", "minutes", "seed")
 """The flags that most trainings have; they are the first topic of the help, in this order."""
 _TOPIC_OF: Mapping[str, str] = MappingProxyType(
     {"data": DATA, "tokenizer": DATA, "model": MODEL, "training": TRAINING, "ensemble": TRAINING}

@@ -235,3 +235,24 @@ def test_a_failed_writer_leaves_nothing(tmp_path):
     with pytest.raises(CheckpointError):
         fail()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["folder with a file", "file", "link to an empty folder", "link to nothing"])
+def test_a_new_folder_takes_the_place_of_nothing_but_an_empty_one(tmp_path, kind):
+    out, empty = tmp_path / "model", tmp_path / "empty"
+    empty.mkdir()
+    if kind == "folder with a file":
+        out.mkdir()
+        (out / "mine").write_bytes(b"x")
+    elif kind == "file":
+        out.write_bytes(b"x")
+    else:
+        out.symlink_to(empty if kind == "link to an empty folder" else tmp_path / "nothing")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(CheckpointError) as caught, new_folder(out):
+        pass
+    assert caught.value.expected == "a new or empty folder"
+    assert sorted(tmp_path.rglob("*")) == before
+    with new_folder(empty) as temporary:
+        write_file(temporary / "whole", b"y")
+    assert os.listdir(empty) == ["whole"]

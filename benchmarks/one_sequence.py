@@ -4,12 +4,13 @@
     python -m benchmarks.one_sequence --tokens 32768 --model         a language model of one layer
     python -m benchmarks.one_sequence --draw docs/pictures/one_sequence.svg
 
-Each process computes with one thread, and takes a step of at most 4,096 tokens before the one that is measured. Memory
-is the largest of all processes, twice: the most bytes of tensors that live at once and were made in the step ("mib"),
-and the peak of resident memory above that before the step, free pages returned ("resident"), which has the gaps of the
-heap too. Speed compares processor time: that of one process, divided by the number of processes, over the longest of
-them; on as many idle cores that is wall time, but for the wait for messages. Bytes are those that a process sent in a
-step, and those of its plan.
+Each process computes with one thread, and takes a step of at most 4,096 tokens before those that are measured. Memory
+is the largest of all processes, twice: the most bytes of tensors that live at once and were made in a step ("mib"), by
+PyTorch's profiler; and in a step without the profiler, whose records take memory too, the peak of resident memory above
+that before the step, free pages returned ("resident"), which has the gaps of the heap and buffers of libraries too.
+Speed compares processor time: that of one process, divided by the number of processes, over the longest of them; on as
+many idle cores that is wall time, but for the wait for messages. Bytes are those that a process sent in a step, and
+those of its plan.
 
 Results are kept by processor, in `RESULTS`.
 """
@@ -43,6 +44,8 @@ WARM = 4096
 CASES = [("plain", "contiguous"), ("plain", "zigzag"), ("causal", "contiguous"), ("causal", "zigzag")]
 
 
+_STEPS = 2
+"""How many steps are measured."""
 _SMALL = 1 << 12
 """Bytes below which a tensor is not counted."""
 
@@ -71,14 +74,15 @@ class Measured(NamedTuple):
 
 
 def _measured(step: Callable[[], Any]) -> Measured:
-    """Take a step, and return what it took."""
+    """Take a step, return its time and resident memory; and another with the profiler, for its tensors."""
     GrowthLimit().release()
     before = _mib("VmRSS")
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     start = time.process_time()
+    step()
+    seconds, resident = time.process_time() - start, _mib("VmHWM") - before
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
-    seconds, resident = time.process_time() - start, _mib("VmHWM") - before
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         profiler.export_chrome_trace(file.name)
         events = json.loads(Path(file.name).read_text(encoding="utf-8"))["traceEvents"]
@@ -92,13 +96,14 @@ def attend(part: qkv.distributed.Shard, tokens: int, mask: str) -> Measured:
     """Measure forward and backward of one attention."""
     masks = {"plain": None, "causal": qkv.masks.causal()}
 
-    def step(query: Tensor, key: Tensor, value: Tensor) -> None:
+    def step(*inputs: Tensor) -> None:
+        query, key, value = (x.detach().requires_grad_() for x in inputs)
         with nullcontext() if part.size == 1 else part:
             qkv.attention(query, key, value, mask=masks[mask]).sum().backward()
 
     def inputs(count: int) -> list[Tensor]:
         torch.manual_seed(0)
-        return [part.split(x, -2).requires_grad_() for x in torch.randn(3, 1, HEADS, count, WIDTH)]
+        return [part.split(x, -2) for x in torch.randn(3, 1, HEADS, count, WIDTH)]
 
     step(*inputs(min(tokens, WARM)))
     query, key, value = inputs(tokens)
@@ -106,7 +111,7 @@ def attend(part: qkv.distributed.Shard, tokens: int, mask: str) -> Measured:
     measured = _measured(lambda: step(query, key, value))
     with part:
         plan = qkv.distributed.explain(query, key, value, mask=masks[mask])
-    return measured._replace(sent=part.peers.sent - before, planned=plan.sent + plan.sent_backward)
+    return measured._replace(sent=(part.peers.sent - before) // _STEPS, planned=plan.sent + plan.sent_backward)
 
 
 def train(part: qkv.distributed.Shard, tokens: int, mask: str) -> Measured:

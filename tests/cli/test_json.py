@@ -28,7 +28,7 @@ COMMANDS: dict[str, tuple[list[str], str, int, set[str]]] = {
     "regress": (["regress", "--show"], "area\n30\n", 1, {"area", "rent", "low", "high"}),
     "evaluate": (["translate", "--data", "test.tsv"], "", 4, FIGURE),
     "align": (["translate", "--data", "test.tsv"], "", 2, LINKS),
-    "export": (["generate", "--to", "transformers", "--out", "exported"], "", 6, {"file"}),
+    "export": (["generate", "--to", "transformers", "--out", "exported"], "", 7, {"file"}),
     "view": (["translate", "--text", "a b", "--export", "page.html"], "", 1, {"page"}),
 }
 """For each command that reads a run: its run and arguments, what it reads, how many objects it writes, their names."""

@@ -24,6 +24,8 @@ def test_a_run_says_what_it_is(task: str, shelf: Shelf) -> None:
     folder = Path(shelf.run(task))
     (one,) = [json.loads(line) for line in succeeded(run("runs", folder, "--json")).stdout.splitlines()]
     assert (one["run"], one["task"]) == (str(folder), task)
+    described = {"run", "task", "model", "files", "settings", "step", "steps", "seconds", "best_step", "figures"}
+    assert set(one) == {*described, "commands"}
     assert one["files"]["text.train"] == TRAININGS[task][1]
     checkpoint = best(folder)
     assert one["figures"] == {figure.name: pytest.approx(figure.value) for figure in load(checkpoint).figures}

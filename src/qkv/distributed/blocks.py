@@ -66,6 +66,13 @@ class Mechanism:
         """Whether anything depends on positions, so that each run of positions is computed on its own."""
         return self.mask is not None or self.bias is not None or self.dropout > 0 or type(self.normalizer) is Hard
 
+    def pieces(self, layout: Layout, rank: int) -> tuple[tuple[slice, range], ...]:
+        """Return each run of a process that is computed on its own, with its place among the rows of the process."""
+        if self.positional:
+            return layout.pieces(rank)
+        count = layout.counts[rank]  # nothing depends on positions: all at once, whatever they are
+        return ((slice(0, count), range(count)),) if count else ()
+
     def learned(self) -> list[tuple[str, str]]:
         """Return where the tensors are that need a gradient: the value, and the name of its parameter."""
         places = []

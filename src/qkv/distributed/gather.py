@@ -46,11 +46,9 @@ def attend(
     query = tensors[0]
     key, value = gather(peers, layouts[1], tensors[1], tensors[2])
     columns = range(grid.keys)
-    count = layouts[0].counts[peers.rank]
-    pieces = layouts[0].pieces(peers.rank) if mechanism.positional else [(slice(0, count), range(count))]
     parts = [
         compute_with(mechanism, query[..., rows, :], key, value, Block(at, columns, grid), also)
-        for rows, at in pieces or [(slice(0, 0), range(0))]
+        for rows, at in mechanism.pieces(layouts[0], peers.rank) or [(slice(0, 0), range(0))]
     ]
     # A part of no rows, or of rows that see nothing, takes part in the exchange of gradients too.
     output = with_zero_gradients(torch.cat([part[0] for part in parts], -2), (key, value))

@@ -36,7 +36,6 @@ from qkv.masks.patterns import is_plain_causal
 from qkv.normalizers.row_state import RowState, merge
 from qkv.shapes import Shape
 
-Piece = tuple[slice, range]
 _ADDED = ("identity", "sigmoid")
 """The normalizers whose outputs over disjoint sets of keys are added."""
 
@@ -67,21 +66,15 @@ class Ring:
         """Return the shapes of the key and the value of each process, from those of this one."""
         return [[(*x.shape[:-2], count, x.shape[-1]) for x in (key, value)] for count in self.keys.counts]
 
-    def rows(self) -> list[Piece]:
+    def rows(self) -> tuple[tuple[slice, range], ...]:
         """Return the rows of this process that are computed together, with their positions."""
-        return self._pieces(self.queries, self.peers.rank)
+        return self.mechanism.pieces(self.queries, self.peers.rank)
 
     def blocks(self, owner: int) -> Iterator[tuple[int, slice, slice, Block]]:
         """Yield index of the rows, rows, columns and block of each pair of pieces of this process and another."""
         for index, (rows, at) in enumerate(self.rows()):
-            for columns, where in self._pieces(self.keys, owner):
+            for columns, where in self.mechanism.pieces(self.keys, owner):
                 yield index, rows, columns, Block(at, where, self.grid)
-
-    def _pieces(self, layout: Layout, rank: int) -> list[Piece]:
-        if self.mechanism.positional:
-            return list(layout.pieces(rank))
-        count = layout.counts[rank]  # nothing depends on positions: all at once, whatever they are
-        return [(slice(0, count), range(count))] if count else []
 
     def shift_of(self, rows: slice) -> Tensor | None:
         """Return what is added to the scores of some rows."""

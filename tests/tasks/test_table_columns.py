@@ -269,8 +269,9 @@ def test_a_run_is_scored_on_the_columns_of_its_training(task: str, tmp_path: Pat
     flags = [part for name, item in columns.items() for part in (f"--{name.replace('_', '-')}", item)]
     steps = ["--steps", "2", "--batch-tokens", "64"]
     succeeded(run("train", task, "--data", path, *flags, *more, *steps, "--out", out))
-    figures = succeeded(run("evaluate", out, "--data", path)).stdout
-    assert figures
-    assert figures == succeeded(run("evaluate", out, "--data", path, *flags)).stdout
+    done = succeeded(run("evaluate", out, "--data", path))
+    assert done.stdout
+    assert "as in training: --" in done.stderr
+    assert done.stdout == succeeded(run("evaluate", out, "--data", path, *flags)).stdout
     shown = succeeded(run("runs", out)).stdout
     assert all(f"{flag} {item}" in shown for flag, item in zip(flags[::2], flags[1::2], strict=True))

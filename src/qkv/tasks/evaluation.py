@@ -1,12 +1,15 @@
 """Scoring a trained model on files."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from qkv.checkpoint.disk import replace_file
+from qkv.errors import on_command_line
 from qkv.settings import build, options_of
+from qkv.tasks.notes import note
 from qkv.tasks.runs import answerer_of, open_members
 from qkv.tasks.settings import AnswersEvaluation, EvaluationSettings, columns_of
 from qkv.tasks.streams import format_lines
@@ -45,5 +48,8 @@ def _read_as_trained(files: Evaluation, columns: object) -> Evaluation:
     if columns_of(files) or not isinstance(columns, Mapping):
         return files
     table: Any = type(files)
-    known = {name: item for name, item in columns.items() if name in options_of(table)}
-    return replace(files, **columns_of(build(table, known)))
+    known = columns_of(build(table, {name: item for name, item in columns.items() if name in options_of(table)}))
+    if known:
+        given = " ".join(on_command_line(name, shlex.quote(f"{item}")) for name, item in known.items())
+        note(f"qkv: columns as in training: {given}")
+    return replace(files, **known)

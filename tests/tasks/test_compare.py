@@ -117,7 +117,7 @@ def test_a_comparison_without_p_says_why(tmp_path: Path, capsys: pytest.CaptureF
     table = {"data": [(float(x), float(x * x)) for x in range(20)], "kernel": ["gaussian", "boxcar"]}
     comparison = qkv.compare("regress", **table, out=tmp_path / "seeds")
     assert [row.p for row in comparison.rows] == [None, None]
-    assert "no p-values: nothing was tested on: give test_data" in capsys.readouterr().err
+    assert "no p-values: nothing was tested on: give --test-data" in capsys.readouterr().err
     comparison = qkv.compare("regress", **table, out=tmp_path / "folds", folds=2)
     assert comparison.rows[1].p is not None
     assert "p-values" not in capsys.readouterr().err

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qkv.checkpoint.disk import make_folder
-from qkv.errors import ConfigError, QkvError, quantity, setting
+from qkv.errors import ConfigError, QkvError, on_command_line, quantity, setting
 from qkv.settings import build
 from qkv.tasks.compare.comparison import Comparison
 from qkv.tasks.compare.grid import cells_of, divided
@@ -107,7 +107,8 @@ def _why_no_p(recipe: AnyRecipe, comparison: Comparison, *, tested: bool) -> str
         return f"no other combination was tested with a {unit} of the best one; {trainings} missing"
     if tested:
         return f"what {recipe.settings.name} is tested on has no answers of which each is right or wrong"
-    return f"nothing was tested on: give {setting(TEST + files_to_test(recipe.settings)[-1], 'FILE')}"
+    files = on_command_line(TEST + files_to_test(recipe.settings)[-1], "FILE")
+    return f"nothing was tested on: give {files}"
 
 
 def _train(recipe: AnyRecipe, trainings: Sequence[Training], device: str) -> bool:

@@ -482,6 +482,22 @@ def test_distances_far_from_zero_lose_no_digits() -> None:
             torch.testing.assert_close(one.double(), two, rtol=1e-3, atol=1e-4)
 
 
+def test_a_query_that_a_table_masks_entirely_may_hold_any_number() -> None:
+    tensors = drawn()
+    table = torch.rand(ITEMS, 1, QUERIES, KEYS) > 0.3
+    table[1, :, 0] = False
+    found = []
+    for number in (1.0, math.nan):
+        tensors[0][1, :, 0] = number
+        found.append(answers("sdpa.short", tensors, table))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    # A query that all items share is masked in one of them.
+    shared = tensors[0][:1]
+    found = [answers("sdpa.short", [x, *tensors[1:]], table) for x in (shared, shared.repeat(ITEMS, 1, 1, 1))]
+    assert torch.equal(found[0][0], found[1][0])
+    torch.testing.assert_close(found[0][1], found[1][1].sum(0, keepdim=True))
+
+
 MAPPED: dict[str, tuple[Callable[..., qkv.scores.Score], tuple[tuple[int, ...], ...]]] = {
     "projected": (qkv.scores.Additive, ((WIDTH,),)),
     "additive": (qkv.scores.Additive, ((VALUE,), (VALUE, WIDTH), (VALUE, WIDTH))),

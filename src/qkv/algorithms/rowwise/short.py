@@ -7,6 +7,7 @@ pairs are not computed where a row sees a range of keys. The backward pass is on
 sink's gradient is −w_sink Σ_j w_j (g·v_j), summed over rows. What sizes, strides and numbers decide is bound once.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -234,9 +235,26 @@ class _Pass(NamedTuple):
                 self.kernel, np.float32, items, self.microseconds, arguments, self.scratch, each=2
             )
             return
-        floats, doubles, rows = self.scratch
-        scratch = np.empty(*floats), np.empty(*doubles), np.empty(*rows)
-        self.kernel.at(np.float32)(0, items, *arguments, *scratch)
+        self.kernel.at(np.float32)(0, items, *arguments, *_scratch.of(self.scratch[0][0][0]))
+
+
+@final
+class _Scratch(threading.local):
+    """The scratch that a thread reuses from call to call, as large as the largest call needed."""
+
+    def __init__(self) -> None:
+        self._floats = np.empty(0, np.float32)
+        self._others = np.empty(2 * LONGEST + 2), np.empty((LONGEST + LONGEST // BLOCK_ROWS, 2), np.uint64)
+
+    def of(self, numbers: int) -> tuple[NDArray[Any], ...]:
+        """Return at least so many numbers, which begin a cache line, and what the kernels need besides."""
+        if self._floats.size < numbers:
+            # Registers that cross cache lines take an eighth of a call; PyTorch aligns every allocation.
+            self._floats = torch.empty(numbers, dtype=torch.float32, device="cpu").numpy()
+        return self._floats, *self._others
+
+
+_scratch = _Scratch()
 
 
 class _Layout(NamedTuple):
@@ -294,6 +312,10 @@ class _Bound:
         shapes: tuple[torch.Size, ...] = query.shape, key.shape, call.value.shape
         if not self._as_given:
             shapes = tuple(torch.Size((*problem.leading, *shape[-2:])) for shape in shapes)
+        # The kernel finds rows that see nothing by ranges of keys alone.
+        self._hides_queries = self._as_given and problem.mask == "dense" and problem.gradient
+        if self._hides_queries:
+            shapes = torch.Size((*problem.leading, *query.shape[-2:])), *shapes[1:]
         self._shapes = shapes
         width = prepared.query.shape[-1]
         self._sizes = problem.queries, problem.keys, width, problem.value_width, query.shape[-1], key.shape[-1]
@@ -336,6 +358,8 @@ class _Bound:
             of_query, of_key, vector = _float(maps.query), _float(maps.key), _float(maps.vector)
         elif not self._as_given:
             query, key, value, vector = self._prepared(call)
+        if self._hides_queries:
+            query = call.without_hidden_keys(keys=False).query.expand(self._shapes[0])
         if not (self._slots or self.problem.dropout):
             return _Operands(query, key, value, *_ABSENT, _NOTHING, call.visibility, None, 0.0)
         drop = _NOTHING if call.seed is None else _drop(call.seed, call.dropout)
@@ -476,10 +500,12 @@ class _Bound:
         self, operands: _Operands, tensors: list[Tensor | None], layout: _Layout, results: tuple[int, ...]
     ) -> tuple[Any, ...]:
         """Return the arguments of a kernel between its range of items and its scratch."""
-        query, key, value, *others = tensors
-        addresses = [0] * len(_KERNEL_ORDER) if others else _NO_ADDRESSES
-        for (_, place, _, _), x in zip(self._slots, others, strict=True):
-            addresses[place] = 0 if x is None else x.data_ptr()
+        addresses = _NO_ADDRESSES
+        if self._slots:
+            addresses = [0] * len(_KERNEL_ORDER)
+            for (_, place, _, _), x in zip(self._slots, tensors[3:], strict=True):
+                addresses[place] = 0 if x is None else x.data_ptr()
+        query, key, value = tensors[:3]
         operands_at = query.data_ptr(), key.data_ptr(), value.data_ptr()  # type: ignore[union-attr]
         return layout.table, *self._numbers, *operands_at, *addresses, *results, operands.drop, self._empty
 

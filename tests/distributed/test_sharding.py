@@ -115,7 +115,10 @@ def test_maps_are_those_of_one_process(name: str, processes: Processes) -> None:
         assert all(near(received, amap.received()) for _, both in answers for received in both)
 
 
-@pytest.mark.parametrize(("what", "named"), [("width", "shapes"), ("mask", "mask and bias"), ("gradient", "gradients")])
+@pytest.mark.parametrize(
+    ("what", "named"),
+    [("width", "shapes"), ("mask", "mask and bias"), ("gradient", "gradients"), ("map", "the same call")],
+)
 def test_processes_that_make_other_calls_are_named(what: str, named: str, processes: Processes) -> None:
     for error in processes.run(3, "different", what):
         assert named in error

@@ -14,6 +14,8 @@ from qkv.shapes import Shape
 from qkv.training.processes import LostProcessError, first_line
 
 Tensors = Sequence[Tensor]
+_NUMBERS = 16
+"""How many numbers processes exchange before a call."""
 
 
 @final
@@ -43,36 +45,38 @@ class Peers:
         self.group, self.rank, self.size = group, rank, dist.get_world_size(group)
         self.sent = 0
 
-    def numbers(self, row: Sequence[int], device: torch.device) -> list[list[int]]:
-        """Return the int64 numbers of each process, as many in every one."""
-        if self.size == 1:
-            return [list(row)]
-        own = torch.tensor(row, dtype=torch.int64, device=device)
-        rows = [torch.empty_like(own) for _ in range(self.size)]
-        with self._connected():
-            dist.all_gather(rows, own, group=self.group)
-        return [other.tolist() for other in rows]
-
-    def agreed(self, numbers: Sequence[int], facts: Mapping[str, str], device: torch.device) -> list[list[int]]:
+    def agreed(
+        self, call: str, numbers: Sequence[int], facts: Mapping[str, str], device: torch.device
+    ) -> list[list[int]]:
         """Return the numbers of each process, after a check that all make the same call.
 
         Args:
-            numbers: as many in every process.
+            call: what is called.
+            numbers: as many in every process that makes this call.
             facts: texts by name, which must be the same everywhere.
             device: where the backend of the group takes tensors.
 
         Raises:
-            TrainingError: a process has another fact; raised in every process.
+            TrainingError: a process makes another call, or has another fact; raised in every process.
         """
+        if self.size == 1:
+            return [list(numbers)]
+        facts = {"call": call, **facts}
         digests = [int.from_bytes(sha256(fact.encode()).digest()[:8], "little", signed=True) for fact in facts.values()]
-        rows = self.numbers([*numbers, *digests], device)
-        for index, (name, fact) in enumerate(facts.items(), start=len(numbers)):
+        # As many numbers for every call: processes that make different ones must find out.
+        row = [*digests, *numbers]
+        own = torch.tensor([*row, *[0] * (_NUMBERS - len(row))], dtype=torch.int64, device=device)
+        gathered = [torch.empty_like(own) for _ in range(self.size)]
+        with self._connected():
+            dist.all_gather(gathered, own, group=self.group)
+        rows = [other.tolist() for other in gathered]
+        for index, (name, fact) in enumerate(facts.items()):
             different = [rank for rank, row in enumerate(rows) if row[index] != rows[0][index]]
             if different:
                 got = f"another in process {', '.join(map(str, different))} than in 0 (here: {fact})"
                 hint = "Only the number of rows of query, key and value may differ between processes."
                 raise TrainingError("shard", f"the same {name} in all {self.size} processes", got, hint)
-        return [row[: len(numbers)] for row in rows]
+        return [row[len(digests) :][: len(numbers)] for row in rows]
 
     def total(self, x: Tensor) -> Tensor:
         """Return the sum of the tensors of all processes, in every one."""

@@ -155,7 +155,7 @@ class Shard:
         """
         moved = x.movedim(dim, 0).contiguous()
         facts = {"shape besides the sequence": f"{tuple(moved.shape[1:])}", "dtype": f"{x.dtype}"}
-        rows = self.peers.agreed([moved.shape[0]], facts, x.device)
+        rows = self.peers.agreed("a whole tensor, for a map or a recording", [moved.shape[0]], facts, x.device)
         layout = Layout(self.layout, tuple(row[0] for row in rows))
         whole = moved.new_empty(layout.length, *moved.shape[1:])
         shapes = [[(count, *moved.shape[1:])] for count in layout.counts]
@@ -172,7 +172,7 @@ class Shard:
             count: how many rows this process has.
             x: a tensor on the device of the rows.
         """
-        rows = self.peers.agreed([count], {"question": "positions"}, x.device)
+        rows = self.peers.agreed("positions", [count], {}, x.device)
         return Layout(self.layout, tuple(row[0] for row in rows)).runs(self.rank)
 
     def attend(
@@ -304,7 +304,8 @@ class Shard:
         mechanism = mechanism_of(arguments, query.device, backend, also)
         seed = mechanism.seed
         numbers = [query.shape[-2], key.shape[-2], 0 if seed is None else int(seed)]
-        rows = self.peers.agreed(numbers, self._facts(mechanism, query, key, value, also), query.device)
+        facts = self._facts(mechanism, query, key, value, also)
+        rows = self.peers.agreed("attention", numbers, facts, query.device)
         queries, keys, seeds = zip(*rows, strict=True)
         tensors = query, key, value
         layouts = Layout(self.layout, queries), Layout(self.layout, keys)

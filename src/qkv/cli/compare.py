@@ -8,9 +8,9 @@ import typer
 
 from qkv.cli.early_exit import INTERRUPTED
 from qkv.cli.failure import guarded
-from qkv.cli.flags import commands_of_tasks, flag_of, flagged
-from qkv.cli.train import flags_of, read_flag
-from qkv.settings import choices_of, defaults_of, help_of, hints_of, options_of, parse
+from qkv.cli.flags import commands_of_tasks, flag_of, flagged, read_flag, taken
+from qkv.cli.train import flags_of, hint_of
+from qkv.settings import choices_of, defaults_of, help_of, options_of, parse
 from qkv.tasks.compare.settings import NOT_COMPARED, TEST, CompareOptions, can_vary, files_to_test
 from qkv.tasks.settings import TaskSettings
 
@@ -22,7 +22,7 @@ def compare_command(task: TaskSettings) -> Callable[..., None]:
 
     @flagged(_flags(task), defaults_of(CompareOptions))
     def compare(**flags: Any) -> None:
-        options = {name: flags.pop(name) for name in defaults_of(CompareOptions)}
+        options = taken(CompareOptions, flags)
         typed = {name: _values(task, name, item) for name, item in flags.items() if item is not None}
         _compare(task.name, typed, options)
 
@@ -54,9 +54,8 @@ def _values(task: TaskSettings, name: str, item: Any) -> Any:
     if name.startswith(TEST):
         return item
     if not isinstance(item, str) or not can_vary(task, name):
-        return read_flag(task, name, item)
-    hint = hints_of(task.tables[task.table_of[name]])[name]
-    values = [_number(hint, part.strip()) for part in item.split(",")]
+        return read_flag(hint_of(task, name), item)
+    values = [_number(hint_of(task, name), part.strip()) for part in item.split(",")]
     return values[0] if len(values) == 1 else values
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 import typer
 
 from qkv.cli.paths import CommandOfPaths
-from qkv.settings import choices_of, defaults_of, has_texts, help_of, hints_of, options_of, parts_of
+from qkv.settings import choices_of, defaults_of, has_texts, help_of, hints_of, options_of, parse, parts_of
 from qkv.tasks.settings import SourceColumns, TaskSettings
 
 TRAIN, USE, LOOK, DEPLOY = "Train", "Use", "Look", "Deploy"
@@ -62,6 +62,24 @@ def option_of(table: type, name: str, help: str = "", topic: str | None = None) 
 def flag_of(table: Any, name: str, help: str = "", topic: str | None = None) -> Any:
     """Return what typer reads of a setting's flag, None where it is not given; arguments as for `option_of`."""
     return Annotated[type_of(hints_of(table)[name]) | None, option_of(table, name, help, topic)]
+
+
+def read_flag(hint: Any, item: Any) -> Any:
+    """Return what a flag says, by the type of its setting.
+
+    Example:
+        >>> read_flag(int | None, "3"), read_flag(tuple[str, ...], ["a, b", "c"]), read_flag(int, None)
+        (3, ['a', 'b', 'c'], None)
+    """
+    if isinstance(item, list):  # names at commas; a name with a comma can be written in a settings file
+        return [name.strip() for text in item for name in text.split(",") if name.strip()] or None
+    return parse(hint, item) if isinstance(item, str) else item
+
+
+def taken(table: type, flags: dict[str, Any]) -> dict[str, Any]:
+    """Take the flags of a table from others, and return what they say."""
+    hints = hints_of(table)
+    return {name: read_flag(hints[name], flags.pop(name)) for name in defaults_of(table)}
 
 
 def _metavar(hint: Any) -> str | None:

@@ -8,10 +8,10 @@ import typer
 
 from qkv.cli.early_exit import BAD_INPUT
 from qkv.cli.failure import guarded
-from qkv.cli.flags import commands_of_tasks, flag_of, flagged
+from qkv.cli.flags import commands_of_tasks, flag_of, flagged, read_flag, taken
 from qkv.cli.paths import expect_output_files
 from qkv.errors import ConfigError
-from qkv.settings import defaults_of, hints_of, options_of, parse
+from qkv.settings import defaults_of, hints_of, options_of
 from qkv.tasks.prepare.settings import PREPARE, PrepareOptions
 from qkv.tasks.settings import COMMON, RUN, START, TOPICS, TaskSettings
 
@@ -64,7 +64,7 @@ def train_command(task: TaskSettings) -> Callable[..., None]:
     def train(**flags: Any) -> None:
         if (corpus := flags.pop(_CORPUS, None)) is not None:
             flags[_PREPARED] = _one_corpus(corpus, flags[_PREPARED])
-        options = {name: flags.pop(name) for name in defaults_of(task.options)}
+        options = taken(task.options, flags)
         expect_output_files(task.options, options)
         from qkv.tasks.catalog import recipe_of
 
@@ -96,14 +96,12 @@ def train_by_flags(recipe: "AnyRecipe", flags: Mapping[str, Any], options: Mappi
 
 def typed_settings(task: TaskSettings, flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return what flags say, without those that were not given."""
-    return {name: read_flag(task, name, item) for name, item in flags.items() if item is not None}
+    return {name: read_flag(hint_of(task, name), item) for name, item in flags.items() if item is not None}
 
 
-def read_flag(task: TaskSettings, name: str, item: Any) -> Any:
-    """Return what a flag says, by the type of its setting."""
-    if isinstance(item, list):  # names at commas; a name with a comma can be written in a settings file
-        return [name.strip() for text in item for name in text.split(",") if name.strip()] or None
-    return parse(hints_of(task.tables[task.table_of[name]])[name], item) if isinstance(item, str) else item
+def hint_of(task: TaskSettings, name: str) -> Any:
+    """Return the type of a setting."""
+    return hints_of(task.tables[task.table_of[name]])[name]
 
 
 def _train(recipe: "AnyRecipe", tables: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]) -> None:
@@ -152,7 +150,7 @@ def prepare(**flags: Any) -> None:
     from qkv.tasks.streams import write
 
     files = flags.pop(_FILES) or []
-    options = {name: flags.pop(name) for name in defaults_of(PrepareOptions)}
+    options = taken(PrepareOptions, flags)
     typed = typed_settings(PREPARE, flags)
     preparation = Preparation.of(files, PREPARE.in_tables(typed), options["tokenizer_from"])
     prepared = preparation.prepare(options["out"], options["processes"])

@@ -70,7 +70,7 @@ def to_onnx(model: Exportable, out: Path) -> None:
 
     Raises:
         ConfigError: a library is not installed.
-        UnsupportedError: a part cannot be exported: a wide part, or a sliding window.
+        UnsupportedError: a part cannot be exported: a wide part, or the sliding window of a model that writes.
     """
     _check_libraries()
     _check_parts(model)
@@ -333,7 +333,7 @@ def _check_parts(model: Exportable) -> None:
         hint = "Train without wide under [model]."
         raise UnsupportedError(setting("to"), "a model that reads only tokens", "one with a wide part", hint)
     sizes: RecurrentConfig | TransformerParts = model.config if isinstance(model, RecurrentTranslator) else model.parts
-    if sizes.window is not None:
+    if sizes.window is not None and not isinstance(model, TextClassifier | TextTagger):
         hint = "Train without " + setting("window") + "."
         if isinstance(sizes, TransformerParts) and sizes.settings:
             hint = "Use " + setting("to", "transformers") + ": the converters to ONNX of that library read the folder."

@@ -270,7 +270,7 @@ CASES: dict[str, tuple[Callable[[], object], type[QkvError], str, tuple[str, ...
         attend({"backend": "sdpa", "score": scores.Gaussian()}),
         UnsupportedError,
         "backend",
-        ("one that serves", "the core is distance", 'backend="auto"'),
+        ("one that serves", "the scores are distances", 'backend="auto"'),
     ),
     "normalizer of text": (
         attend({"normalizer": "softmax"}),

@@ -97,7 +97,7 @@ def test_a_size_that_no_machine_has_is_a_typed_error(call: Callable[..., object]
         call(query, key, key)
     said = str(raised.value)
     assert said.startswith("memory: expected room for one attention; got DefaultCPUAllocator: can't allocate memory: ")
-    assert "(backend 'auto', dot under softmax, mask all, 1125899906842624 queries × 3 keys, " in said
+    assert "(backend 'auto', dot products under softmax, mask all, 1125899906842624 queries × 3 keys, " in said
     assert ". explain chooses " in said
     assert "a smaller batch (batch_tokens)" in said
     assert isinstance(raised.value.__cause__, RuntimeError)

@@ -1,6 +1,6 @@
 """The input of an algorithm: a problem (a value without tensors) and the tensors that go with it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 import torch
@@ -17,6 +17,15 @@ from qkv.values.execution import Mode, on_host
 
 _CACHE_LINE = 64
 """Bytes of a cache line; PyTorch aligns every allocation to one."""
+
+_CORES: Mapping[str, str] = {
+    "dot": "dot products",
+    "tanh_sum": "sums of tanh",
+    "relu_sum": "sums of two numbers",
+    "distance": "distances",
+    "tile": "a user-defined function",
+}
+"""What messages call the function on pairs of query and key."""
 
 BiasKind = Literal["none", "fixed", "learned"] | PositionKind
 
@@ -110,7 +119,23 @@ class Problem(NamedTuple):
         lead = "".join(f"{size}×" for size in self.leading)
         shape = f"{lead}{self.queries} queries × {self.keys} keys, widths {self.width} and {self.value_width}"
         pointwise = "" if type(self.pointwise).__name__ == "Linear" else f" ({self.pointwise})"
-        return f"{self.core}{pointwise} under {self.normalizer}, mask {self.mask}, {shape}, {self.dtype}, {self.device}"
+        scores = f"{core_text(self.core)}{pointwise} under {self.normalizer}, mask {self.mask}"
+        return f"{scores}, {shape}, {self.dtype}, {self.device}"
+
+
+def core_text(core: Core) -> str:
+    """Return what messages call a core; a core from outside is called by its name.
+
+    Example:
+        >>> core_text("tile")
+        'a user-defined function'
+    """
+    return _CORES.get(core, core)
+
+
+def is_not(problem: Problem, core: Core) -> tuple[bool, str]:
+    """Return whether scores are of another core, and that as a reason to refuse them."""
+    return problem.core != core, f"the scores are {core_text(problem.core)}, not {core_text(core)}"
 
 
 class Call(NamedTuple):

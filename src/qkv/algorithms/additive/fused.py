@@ -19,7 +19,7 @@ from qkv.compiled import available
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.mechanism import full_rank
 from qkv.engine.position_bias import PositionBias
-from qkv.engine.problem import Call, Problem
+from qkv.engine.problem import Call, Problem, is_not
 from qkv.engine.work import is_hidden, memory_traffic, pairs_of
 from qkv.normalizers.dense import Sigmoid, Softmax
 from qkv.shapes import Shape, broadcast
@@ -46,7 +46,7 @@ def _refuses_direct(problem: Problem) -> str | None:
 def _refuses(problem: Problem) -> str | None:
     """Return why the compiled loops cannot compute a problem, None if they can."""
     reasons = (
-        (problem.core != "tanh_sum", f"the core is {problem.core}, not tanh_sum"),
+        is_not(problem, "tanh_sum"),
         (problem.normalizer not in _RULES, f"the normalizer is {problem.normalizer}: its rows must be sorted"),
         (problem.device != "cpu", "the kernels run on the CPU"),
         (problem.bias_by_tile, "the bias is made tile by tile"),

@@ -16,7 +16,7 @@ from qkv.algorithms.additive import fused
 from qkv.algorithms.additive.operators import LEARNED, Items, gradients_with_graph, shared_sums
 from qkv.engine.algorithm import Algorithm, Facts, Result
 from qkv.engine.autograd import differentiable_by
-from qkv.engine.problem import Call, Problem
+from qkv.engine.problem import Call, Problem, is_not
 
 INTERPRETED = "TRITON_INTERPRET"
 """The variable of the environment by which Triton runs its kernels on the CPU."""
@@ -41,7 +41,7 @@ def refuses(problem: Problem) -> str | None:
     """Return why the kernels cannot compute a problem, None if they can."""
     interpreted = os.environ.get(INTERPRETED) == "1"
     reasons = (
-        (problem.core != "tanh_sum", f"the core is {problem.core}, not tanh_sum"),
+        is_not(problem, "tanh_sum"),
         (problem.normalizer != "softmax", f"the normalizer is {problem.normalizer}, not softmax"),
         (problem.device != ("cpu" if interpreted else "cuda"), "the kernels run on a GPU"),
         (problem.dtype == torch.float64, "the kernels compute in float32"),

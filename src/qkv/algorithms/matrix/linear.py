@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
-from qkv.engine.problem import Call, Problem
+from qkv.engine.problem import Call, Problem, is_not
 from qkv.engine.work import memory_traffic
 from qkv.scores.base import wide
 from qkv.scores.pointwise import Linear
@@ -26,7 +26,7 @@ CHUNK = 128
 def refuses(problem: Problem) -> str | None:
     """Accept only dot products that are the weights themselves, and constant scores."""
     reasons = (
-        (problem.core != "dot", f"the core is {problem.core}, not dot"),
+        is_not(problem, "dot"),
         (not isinstance(problem.pointwise, Linear), f"the scores are {problem.pointwise}, not plain products"),
         (
             problem.normalizer not in ("mean", "identity") and not _weights_are_equal(problem),

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
-from qkv.engine.problem import Call, Problem
+from qkv.engine.problem import Call, Problem, is_not
 from qkv.linalg.centering import center, median_key
 from qkv.scores.base import without_autocast
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, NegativeHalf, rooted, steepness
@@ -96,7 +96,7 @@ class Distances(NamedTuple):
 def refuses(problem: Problem) -> str | None:
     """Return why no algorithm of this folder computes a problem over distances; None if one may."""
     reasons = (
-        (problem.core != "distance", f"the core is {problem.core}, not distance"),
+        is_not(problem, "distance"),
         (problem.dtype == torch.float64, "distances in float64 are subtracted"),
         (problem.device != "cpu", "the kernels run on the CPU"),
         (problem.mode != "eager", "compiled kernels serve eager calls"),

@@ -17,7 +17,7 @@ from qkv.engine.algorithm import Algorithm, Result, Work
 from qkv.engine.autograd import differentiable_by
 from qkv.engine.derivatives import Constants, differentiable_gradients, terms_of
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
-from qkv.engine.problem import Call, Problem
+from qkv.engine.problem import Call, Problem, is_not
 from qkv.engine.work import is_hidden, memory_traffic, pairs_of, passes, product_operations
 from qkv.linalg.memory_pool import borrow_workspace
 from qkv.masks.lower import Visibility
@@ -35,7 +35,7 @@ _NORMALIZERS = ("softmax", "sum", "mean", "identity", "sparsemax", "entmax")
 def _refuses_products(problem: Problem) -> str | None:
     """Accept dot products under normalizers that have a compiled pass, in eager calls on the CPU."""
     reasons = (
-        (problem.core != "dot", f"the core is {problem.core}, not dot"),
+        is_not(problem, "dot"),
         (not isinstance(problem.pointwise, Linear), f"the scores are {problem.pointwise}, not plain products"),
         (problem.device != "cpu", "the kernels run on the CPU"),
         (problem.mode != "eager", "compiled kernels serve eager calls"),

@@ -30,7 +30,7 @@ from qkv.engine.autograd import differentiable_by
 from qkv.engine.derivatives import Constants, Terms, differentiable_gradients
 from qkv.engine.dropout import threshold
 from qkv.engine.mechanism import Mechanism, full_rank, normalizer_parts
-from qkv.engine.problem import Call, Problem
+from qkv.engine.problem import Call, Problem, core_text
 from qkv.engine.ties import first_equals
 from qkv.engine.work import memory_traffic, pairs_of, passes, product_operations
 from qkv.masks.lower import BLOCK_ROWS, Visibility
@@ -70,7 +70,7 @@ def refuses(problem: Problem) -> str | None:
     shape = type(problem.pointwise).__name__
     reasons = (
         (problem.device != "cpu", "the kernels run on the CPU"),
-        (problem.core not in _CORES, f"the core is {problem.core}"),
+        (problem.core not in _CORES, f"the scores are {core_text(problem.core)}"),
         (
             problem.core == "tanh_sum" and problem.queries < BLOCK_ROWS,
             "additive plans steps of few queries once for all",

@@ -15,7 +15,7 @@ from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.derivatives import Terms, causal_bounds, differentiable_gradients, visibility_of
 from qkv.engine.mechanism import Mechanism, full_rank
 from qkv.engine.position_bias import PositionBias
-from qkv.engine.problem import Call, Problem, hiding
+from qkv.engine.problem import Call, Problem, hiding, is_not
 from qkv.engine.work import memory_traffic
 from qkv.masks.lower import Visibility
 from qkv.scores.base import HALVES, wide
@@ -44,7 +44,7 @@ def refuses_mechanism(problem: Problem) -> str | None:
     reasons = (
         (problem.mode == "transformed", "PyTorch's kernel has no rule for vmap"),
         (missing, "this PyTorch has no kernel of that name for the CPU"),
-        (problem.core != "dot", f"the core is {problem.core}, not dot"),
+        is_not(problem, "dot"),
         (not isinstance(problem.pointwise, Linear), f"the scores are {problem.pointwise}, not plain products"),
         (problem.normalizer != "softmax", f"the normalizer is {problem.normalizer}, not softmax"),
         (problem.dropout, "the fused CPU kernel has no dropout"),

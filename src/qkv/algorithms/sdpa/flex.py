@@ -14,7 +14,7 @@ from torch import Tensor
 from qkv.algorithms.sdpa.flash import RESIDENT_LIMIT
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.position_bias import PositionBias
-from qkv.engine.problem import Call, Problem
+from qkv.engine.problem import Call, Problem, core_text
 from qkv.engine.work import passes, product_operations
 from qkv.scores.pointwise import Linear, Softcap
 from qkv.shapes import Shape
@@ -27,7 +27,7 @@ def refuses(problem: Problem) -> str | None:
     if problem.mode != "compiled":
         return "uncompiled, flex attention builds the full matrix"
     if problem.core != "dot" or not isinstance(problem.pointwise, (Linear, Softcap)):
-        return f"the score is not a plain or soft-capped dot product: {problem.core}, {problem.pointwise}"
+        return f"the score is not a plain or soft-capped dot product: {core_text(problem.core)}, {problem.pointwise}"
     if problem.normalizer != "softmax" or problem.sink or problem.dropout or problem.state:
         return "it computes a softmax without sink, dropout or row state"
     return _refuses_sizes(problem)

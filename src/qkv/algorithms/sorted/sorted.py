@@ -17,7 +17,7 @@ from qkv.algorithms.sorted import prefix_sums
 from qkv.algorithms.sorted.prefix_sums import LineOperands
 from qkv.compiled import available
 from qkv.engine.algorithm import Algorithm, Result, Work
-from qkv.engine.problem import Call, Problem
+from qkv.engine.problem import Call, Problem, core_text
 from qkv.engine.work import pairs_of
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, Leaky
 
@@ -32,7 +32,10 @@ def refuses(problem: Problem) -> str | None:
     )
     allowed = ("mean", "identity", "softmax") if problem.core == "relu_sum" else ("sum", "mean", "identity")
     reasons = (
-        (problem.core not in ("relu_sum", "distance"), f"the core is {problem.core}: its keys have no order"),
+        (
+            problem.core not in ("relu_sum", "distance"),
+            f"the scores are {core_text(problem.core)}: their keys have no order",
+        ),
         (problem.core == "distance" and problem.width != 1, f"points of {problem.width} dimensions have no order"),
         (problem.core == "distance" and not is_polynomial, f"{problem.pointwise} scores are not polynomials"),
         (problem.normalizer not in allowed, f"the normalizer is {problem.normalizer}"),

@@ -16,7 +16,7 @@ from qkv.engine.autograd import differentiable_by, forbid_differentiation
 from qkv.engine.derivatives import Constants, differentiable_gradients, terms_of
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
 from qkv.engine.position_bias import PositionBias
-from qkv.engine.problem import Call, Problem
+from qkv.engine.problem import Call, Problem, core_text
 from qkv.engine.tiles import RESIDENT
 from qkv.engine.unchanged import Reads
 from qkv.engine.work import is_hidden, memory_traffic, pairs_of, passes, product_operations
@@ -40,7 +40,7 @@ def _traced(problem: Problem) -> bool:
 
 
 def _no_core(problem: Problem) -> str:
-    return "scores are user-defined" if problem.core == "tile" else f"no tiles for the core {problem.core}"
+    return "scores are user-defined" if problem.core == "tile" else f"no tiles for {core_text(problem.core)}"
 
 
 def _by_equation(problem: Problem) -> bool:

@@ -21,8 +21,9 @@ from qkv.data.phrases import generate
 from qkv.data.tokenizer import Tokenizer
 from qkv.tasks.example_run import FOLDER
 from qkv.tasks.run import train_run
+from qkv.tasks.translate.objective import TranslationSettings
 from qkv.tasks.translate.predict import Translator
-from qkv.tasks.translate.recipe import RECIPE, TranslationSettings
+from qkv.tasks.translate.recipe import RECIPE
 
 TRAINING, VALIDATION, SEED = 20_000, 500, 0
 STEPS = 1500

@@ -139,7 +139,8 @@ def _task(folder: Path, pieces: Literal["bpe", "char"]) -> TranslationTask:
         valid_source=folder / "val.de",
         valid_target=folder / "val.en",
     )
-    words, config = TranslateTokenizer(tokenizer=pieces), build(TranslationConfig, MODEL, "model")
+    words = TranslateTokenizer(tokenizer=pieces)
+    config: TranslationConfig = build(TranslationConfig, MODEL, "model")
     text = read_training(files, words, 0)
     torch.manual_seed(0)
     model = build_model(config, text.tokenizer).train()

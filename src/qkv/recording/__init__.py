@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from qkv._lazy import lazy
 
 if TYPE_CHECKING:
-    from qkv.recording import effects as effects
     from qkv.recording.effects import Effects as Effects
+    from qkv.recording.effects import effects as effects
     from qkv.recording.patching import patch as patch
     from qkv.recording.recorder import record as record
     from qkv.recording.trace import Trace as Trace

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from qkv._lazy import lazy
 
 if TYPE_CHECKING:
-    from qkv.introspect import rollout as rollout
     from qkv.introspect.lazy_map import AttentionMap as AttentionMap
     from qkv.introspect.lazy_map import attention_map as attention_map
+    from qkv.introspect.rollout import rollout as rollout
     from qkv.introspect.statistics import Statistics as Statistics
 
 

@@ -123,6 +123,21 @@ class Problem(NamedTuple):
         return f"{scores}, {shape}, {self.dtype}, {self.device}"
 
 
+def without_hidden(
+    visibility: Visibility, query: Tensor, key: Tensor, value: Tensor, keys: bool = True
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Zero queries that see nothing, and keys and values that no query sees, see `Call.without_hidden_keys`."""
+    visible_keys = visibility.keys_with_queries() if keys else None
+    if visible_keys is not None:
+        # A tensor of 0, made once: the operator would make one of a number in each call.
+        visible_K1, zero = visible_keys.unsqueeze(-1), key.new_zeros(())
+        key, value = torch.where(visible_K1, key, zero), torch.where(visible_K1, value, zero)
+    nonempty_rows = None if visibility.kind == "causal" else visibility.rows_with_keys()
+    if nonempty_rows is not None:
+        query = torch.where(nonempty_rows.unsqueeze(-1), query, 0.0)
+    return query, key, value
+
+
 def core_text(core: Core) -> str:
     """Return what messages call a core; a core from outside is called by its name.
 
@@ -193,16 +208,7 @@ class Call(NamedTuple):
         visibility = self.visibility
         if visibility.kind == "all" and visibility.grid.keys:
             return self
-        query, key, value = self.query, self.key, self.value
-        visible_keys = visibility.keys_with_queries() if keys else None
-        if visible_keys is not None:
-            # A tensor of 0, made once: the operator would make one of a number in each call.
-            visible_K1, zero = visible_keys.unsqueeze(-1), key.new_zeros(())
-            key, value = torch.where(visible_K1, key, zero), torch.where(visible_K1, value, zero)
-        nonempty_rows = None if visibility.kind == "causal" else visibility.rows_with_keys()
-        if nonempty_rows is not None:
-            query = torch.where(nonempty_rows.unsqueeze(-1), query, 0.0)
-        return Call(query, key, value, *self[3:])
+        return Call(*without_hidden(visibility, *self[:3], keys=keys), *self[3:])
 
     def with_finite_values(self) -> "Call":
         """Zero keys and values that no query sees only where a value is not finite, for weights that multiply values.

@@ -529,3 +529,29 @@ def test_parameters_of_scores_learn_and_have_second_derivatives(name: str, leadi
         torch.testing.assert_close(
             one.double(), right, rtol=1e-3, atol=2e-5 * max(1.0, float(right.detach().abs().max()))
         )
+
+
+@pytest.mark.parametrize("name", ["additive", "concat", "bilinear"])
+@pytest.mark.parametrize("form", ["lengths", "dense", "causal"])
+def test_what_hidden_rows_hold_reaches_no_gradient_that_has_a_graph(name: str, form: str) -> None:
+    """The products with a score's matrices read every row; the kernel reads those that are seen."""
+    count, width, hidden = 9, 4, 7
+    seen = torch.arange(count) < hidden
+    masks = {
+        "lengths": qkv.masks.lengths(torch.tensor([hidden]), queries=torch.tensor([hidden])),
+        "dense": qkv.masks.dense(seen[:, None] & seen),
+        "causal": qkv.masks.causal() & qkv.masks.lengths(torch.tensor([hidden]), queries=torch.tensor([hidden])),
+    }
+    torch.manual_seed(0)
+    shapes = {"additive": [(5,), (5, width), (5, width)], "concat": [(width,), (width,)], "bilinear": [(width, width)]}
+    make = {"additive": qkv.scores.Additive, "concat": qkv.scores.Concat, "bilinear": qkv.scores.Bilinear}[name]
+    parameters = [torch.randn(shape, requires_grad=True) for shape in shapes[name]]
+    rows = torch.randn(3, 1, count, width)
+
+    def gradients(fill: float) -> tuple[torch.Tensor, ...]:
+        filled = torch.where(seen[:, None], rows, fill).requires_grad_()
+        output = qkv.attention(*filled, score=make(*parameters), mask=masks[form])
+        return torch.autograd.grad(output.square().sum(), [filled, *parameters], create_graph=True)
+
+    for with_nan, without in zip(gradients(float("nan")), gradients(0.0), strict=True):
+        assert torch.equal(with_nan, without)

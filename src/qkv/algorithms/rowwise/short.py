@@ -30,7 +30,7 @@ from qkv.engine.autograd import differentiable_by
 from qkv.engine.derivatives import Constants, Terms, differentiable_gradients
 from qkv.engine.dropout import threshold
 from qkv.engine.mechanism import Mechanism, full_rank, normalizer_parts
-from qkv.engine.problem import Call, Problem, core_text
+from qkv.engine.problem import Call, Problem, core_text, without_hidden
 from qkv.engine.ties import first_equals
 from qkv.engine.work import memory_traffic, pairs_of, passes, product_operations
 from qkv.masks.lower import BLOCK_ROWS, Visibility
@@ -518,6 +518,9 @@ class _Bound:
         weights = [
             x if x is None or rows is None else x.unsqueeze(rows) for x in (operands.query_weight, operands.key_weight)
         ]
+        if self._mapped and not (operands.visibility.kind == "all" and operands.visibility.grid.keys):
+            # The products with matrices read every row, where the kernel reads those that are seen.
+            query, key, value = without_hidden(operands.visibility, query, key, value)
         sources = (wide(query), wide(key)) if self._mapped else (query, key)
         query, key = (x if w is None else x @ w.mT for x, w in zip(sources, weights, strict=True))
         parameter = None if sink is None else full_rank(sink[..., None, None], rank + 2)

@@ -208,7 +208,8 @@ class Call(NamedTuple):
         visibility = self.visibility
         if visibility.kind == "all" and visibility.grid.keys:
             return self
-        return Call(*without_hidden(visibility, *self[:3], keys=keys), *self[3:])
+        query, key, value = without_hidden(visibility, self.query, self.key, self.value, keys)
+        return Call(query, key, value, *self[3:])
 
     def with_finite_values(self) -> "Call":
         """Zero keys and values that no query sees only where a value is not finite, for weights that multiply values.

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.compiled import available
+from qkv.errors import QkvError
 from qkv.linalg import matmul
 from qkv.linalg.packed import PackedWeight
 from qkv.linalg.session import DecodingSession
@@ -205,12 +206,21 @@ class Subclass(nn.Linear):
     """A layer that computes what it is derived from, which its class does not tell."""
 
 
+class Rounded(nn.Parameter):
+    """A weight with products of its own, as quantized ones have: its functions are called, its numbers not read."""
+
+
+def rounded(layer: nn.Linear) -> None:
+    layer.weight = Rounded(layer.weight)
+
+
 OTHERWISE: dict[str, Callable[[TransformerBlock], object]] = {
     "a hook": lambda made: made.feed_forward.expand.register_forward_hook(lambda *_: None),
     "training": lambda made: made.train(),
     "another activation": lambda made: setattr(made.feed_forward, "activation", "gelu"),
     "another backend": lambda made: setattr(made.cross_attention.attention, "backend", "reference"),
     "another layer": lambda made: setattr(made.feed_forward, "expand", Subclass(WIDTH, 2 * WIDTH).eval()),
+    "another tensor": lambda made: rounded(made.feed_forward.expand),
     "another forward": lambda made: setattr(made.feed_forward.expand, "forward", made.feed_forward.expand.forward),
     "another width": lambda made: made.double(),
 }
@@ -228,6 +238,26 @@ def test_what_is_not_as_usual_goes_the_usual_way(
     cache = made.step(x, made.begin(memory))[1]
     torch.testing.assert_close(step(made, x, cache, None)[0], made.step(x, cache)[0])
     assert not any(direct)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_few_rows_take_the_fast_path(rows: int, direct: list[bool], step: Step) -> None:
+    made = block()
+    x = torch.randn(rows, 1, WIDTH)
+    cache = made.step(x, made.begin(torch.randn(rows, SOURCE, WIDTH)))[1]
+    torch.testing.assert_close(step(made, x, cache, None)[0], made.step(x, cache)[0], rtol=1e-5, atol=1e-5)
+    assert direct == [True]
+
+
+@pytest.mark.parametrize("what", ["lengths", "visible", "cache"])
+def test_what_does_not_fit_is_left_to_the_modules(what: str, direct: list[bool], step: Step) -> None:
+    made, x = block(), torch.randn(BATCH, 1, WIDTH)
+    cache = started(block(heads=2) if what == "cache" else made)
+    real = torch.full((BATCH - 1,), SOURCE) if what == "lengths" else None
+    seen = torch.ones(BATCH - 1, 1, 2, dtype=torch.bool) if what == "visible" else None
+    with pytest.raises((QkvError, RuntimeError)):
+        step(made, x, cache, real, seen)
+    assert direct == [False]
 
 
 def test_a_hook_that_comes_later_is_called(direct: list[bool], step: Step) -> None:

@@ -21,11 +21,13 @@ from qkv.linalg.session import DecodingSession
 from qkv.masks.patterns import Lengths
 from qkv.nn.attention import Attention
 from qkv.nn.blocks import BlockCache, Residual, TransformerBlock
+from qkv.nn.decoding.cache import Memory
 from qkv.nn.dropout import Dropout
 from qkv.nn.feed_forward import FeedForward
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.projections import ProjectionInputs, Projections
 from qkv.nn.scores import DotScore, ScaledDotScore
+from qkv.values.execution import readable
 from qkv.values.plain_modules import are_plain_in_evaluation
 from qkv.values.rows import real_positions
 
@@ -77,7 +79,7 @@ def steps(
     Returns:
         (B, N, M), and the caches that include the new positions.
     """
-    packed = None if session is None or bias is not None else _packed(blocks, x, caches, session)
+    packed = None if session is None or bias is not None else _packed(blocks, x, caches, lengths, visible, session)
     # The width is tested last: the test would tie a traced program to this size.
     if session is not None and packed is not None and (visible is not None or x.shape[1] == 1):
         return _fused(packed, x, caches, lengths, visible, session)
@@ -152,10 +154,17 @@ class _CachedBlock:
 
 
 def _packed(
-    blocks: Sequence[TransformerBlock], x: Tensor, caches: Sequence[BlockCache], session: DecodingSession
+    blocks: Sequence[TransformerBlock],
+    x: Tensor,
+    caches: Sequence[BlockCache],
+    lengths: Tensor | None,
+    visible: Tensor | None,
+    session: DecodingSession,
 ) -> list[_PackedBlock] | None:
     """Return the packed blocks if all of them can take fused steps."""
-    if torch.is_grad_enabled() or not packed_serves(x) or not _are_fusable_sizes(blocks, x, caches):
+    if torch.is_grad_enabled() or not packed_serves(x):
+        return None
+    if not _are_fusable_sizes(blocks, x, caches, lengths, visible):
         return None
     stack = []
     for block in blocks:
@@ -195,21 +204,37 @@ def _fused(
     return out, tuple(new_caches)
 
 
-def _are_fusable_sizes(blocks: Sequence[TransformerBlock], x: Tensor, caches: Sequence[BlockCache]) -> bool:
-    """Return whether fused steps serve these sizes, and can read the caches."""
-    batch, new, _ = x.shape
+def _are_fusable_sizes(
+    blocks: Sequence[TransformerBlock],
+    x: Tensor,
+    caches: Sequence[BlockCache],
+    lengths: Tensor | None,
+    visible: Tensor | None,
+) -> bool:
+    """Return whether fused steps serve these sizes, and can read the caches; the modules name what does not fit."""
+    batch, new, width = x.shape
     if torch._C._get_tracing_state() is not None or not 0 < new <= MOST or not blocks:
         return False
-    size = 0 if caches[0].memory is None else caches[0].memory.length
-    return size > 0 and all(
-        cache.past is not None
-        and cache.memory is not None
-        and batch == cache.past.key.shape[0] == cache.memory.key.shape[0]
-        and cache.memory.length == size
-        and cache.past.arrays is not None
-        and cache.memory.arrays is not None
+    past, memory = caches[0].past, caches[0].memory
+    if past is None or memory is None or memory.length == 0:
+        return False
+    if lengths is not None and lengths.shape != (batch,):
+        return False
+    if visible is not None and (visible.shape != (batch, new, past.length + new) or visible.dtype != torch.bool):
+        return False
+    return all(
+        _reads(cache.past, batch, block.self_attention.heads, past.length, width)
+        and _reads(cache.memory, batch, block.self_attention.heads, memory.length, width)
         for block, cache in zip(blocks, caches, strict=True)
     )
+
+
+def _reads(memory: Memory | None, batch: int, heads: int, length: int, width: int) -> bool:
+    """Return whether keys and values have the sizes of a block, and a kernel can read them."""
+    if memory is None or memory.arrays is None:
+        return False
+    shape = (batch, heads, length, width // heads)
+    return memory.key.shape == shape and memory.value.shape == shape
 
 
 def _is_fusable(block: TransformerBlock) -> bool:
@@ -218,7 +243,7 @@ def _is_fusable(block: TransformerBlock) -> bool:
         block.cross_attention is not None
         and all(type(m) in _FUSED_MODULES for m in block.modules())
         and block.around_self.place in ("before", "after")
-        and not any(p.is_inference() or p.dtype != torch.float32 for p in block.parameters())
+        and all(p.dtype == torch.float32 and readable(p) and not p.is_inference() for p in block.parameters())
         and isinstance(block.feed_forward, FeedForward)
         and block.feed_forward.activation == "relu"
         and block.reach is None

@@ -15,7 +15,8 @@ def lazy(
 
     Args:
         package: the package's `__name__`.
-        table: the public names by the module that defines them; `"numpy": "numpy"` means the module itself.
+        table: the public names by the module that defines them; `"numpy": "numpy"` means the module itself. No other
+            name may be that of its module: importing that would make the name the module.
         defined_here: further public names, which the package itself defines.
 
     Returns:
@@ -34,7 +35,7 @@ def lazy(
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = import_module(home)
-        attribute = module if home == f"{package}.{name}" and not hasattr(module, name) else getattr(module, name)
+        attribute = module if home == f"{package}.{name}" else getattr(module, name)
         # Cache the name in the package, so that the next lookup does not call this function.
         setattr(sys.modules[package], name, attribute)
         return attribute

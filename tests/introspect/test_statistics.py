@@ -12,8 +12,8 @@ from torch import Tensor
 import qkv
 from qkv.errors import ConfigError, QkvError, ShapeError, UnsupportedError
 from qkv.introspect import compiled, sweep
+from qkv.introspect.attention_rollout import rollout
 from qkv.introspect.lazy_map import AttentionMap, attention_map
-from qkv.introspect.rollout import rollout
 from qkv.masks.patterns import causal, lengths, window
 from qkv.normalizers.dense import Identity, Mean, Softmax, Sum
 from qkv.normalizers.sparse import Sparsemax

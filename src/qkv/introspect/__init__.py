@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from qkv._lazy import lazy
 
 if TYPE_CHECKING:
+    from qkv.introspect.attention_rollout import rollout as rollout
     from qkv.introspect.lazy_map import AttentionMap as AttentionMap
     from qkv.introspect.lazy_map import attention_map as attention_map
-    from qkv.introspect.rollout import rollout as rollout
     from qkv.introspect.statistics import Statistics as Statistics
 
 
@@ -15,7 +15,7 @@ __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
         "qkv.introspect.lazy_map": "AttentionMap attention_map",
-        "qkv.introspect.rollout": "rollout",
+        "qkv.introspect.attention_rollout": "rollout",
         "qkv.introspect.statistics": "Statistics",
     },
 )

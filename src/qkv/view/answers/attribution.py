@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import UnsupportedError
-from qkv.introspect.rollout import rollout
+from qkv.introspect.attention_rollout import rollout
 from qkv.view.answers.head import head_of
 from qkv.view.scene import Layer, Scene
 

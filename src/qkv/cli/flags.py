@@ -22,7 +22,7 @@ OnDevice = Annotated[str, typer.Option(help="Device, such as cpu or cuda.")]
 
 
 def type_of(hint: Any) -> type:
-    """Return the type that a flag's text is read as before `qkv.settings.parse` and `build` see it, and check numbers.
+    """Return the type that typer gives a flag; numbers stay texts, which `parse` reads and `build` checks.
 
     Example:
         >>> type_of(int | None), type_of(bool), type_of(tuple[str, ...])

@@ -10,7 +10,7 @@ import typer
 from qkv.cli import flags as f
 from qkv.cli.failure import guarded
 from qkv.cli.paths import expect_output_files
-from qkv.settings import build, defaults_of, help_of, hints_of, options_of, parse
+from qkv.settings import build, defaults_of, help_of, hints_of, options_of
 from qkv.tasks.settings import AnswerSettings, RunSettings
 
 _RUNS = "runs"
@@ -53,10 +53,6 @@ def _flags_of(table: Any) -> dict[str, Any]:
 def _settings(table: Any, flags: dict[str, Any]) -> Any:
     """Return what flags say; files that will be written are checked first, before any work."""
     hints = hints_of(table)
-    typed = {
-        name: parse(hints[name], item) if isinstance(item, str) else item
-        for name, item in flags.items()
-        if item is not None
-    }
+    typed = {name: f.read_flag(hints[name], item) for name, item in flags.items() if item is not None}
     expect_output_files(table, typed)
     return build(table, typed)

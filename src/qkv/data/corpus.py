@@ -35,6 +35,8 @@ _PART_CHARACTERS = 1 << 20
 _WIDEST_CHARACTER = 4
 _BOM = b"\xef\xbb\xbf"
 _SIBLINGS = 1000
+_NO_TEXTS = (".html", ".json", ".npy", ".pdf", ".png", ".safetensors", ".svg", ".toml")
+"""Endings of files that a misspelled name of a text does not mean."""
 _AS_TABLE = " Or train on a table of words: " + setting("source_col", "1") + " of qkv train translate."
 SOURCE_NAMES = frozenset({"source", "src", "input", "elements"})
 TARGET_NAMES = frozenset({"target", "tgt", "trg", "output", "translation", "positions"})
@@ -550,8 +552,8 @@ def _name_hint(path: Path) -> str:
         return f"The folder {path.parent} does not exist either."
     except (OSError, ValueError):
         return "Check the path."
-    alike = [name for name in siblings if {*Path(name).suffixes} & {*path.suffixes} or not path.suffix]
-    hint = nearest(path.name, alike) if alike else ""
+    texts = [name for name in siblings if Path(name).suffix not in _NO_TEXTS]
+    hint = nearest(path.name, texts) if texts else ""
     return hint if hint.startswith("Did you mean") else "Check the path."
 
 

@@ -122,7 +122,7 @@ def held_out_text(
     """
     lines = [f"{item.line:,}" for item in valid[:SHOWN] if hasattr(item, "line")]
     shown = f": line {', '.join(lines)}{', …' if len(valid) > len(lines) else ''}" if lines else ""
-    how = f"{rule}, drawn by the seed {seed}, none with {inputs_name} of the training"
+    how = f"{rule}, drawn by the seed {seed}; no {inputs_name} are on both sides"
     return f"held out to validate on: {len(valid):,} of {count:,} {unit} ({how}){shown}"
 
 

@@ -67,8 +67,8 @@ def without_odd_lines(
     if len(items) > 1:
         total: NDArray[np.int64] = np.sum(lengths, axis=0)
         longest = np.argsort(-total, kind="stable")[:_LONGEST].tolist()
-        listed = ", ".join(f"{lines[index]:,} ({total[index]:,})" for index in longest)
-        say(f"{name}: the longest of {len(items):,}, by line and number of characters: {listed}")
+        listed = ", ".join(f"line {lines[index]:,} ({total[index]:,} characters)" for index in longest)
+        say(f"{name}: {len(items):,} texts; the longest: {listed}")
     return [item for index, item in enumerate(items) if index not in dropped] if dropped else list(items)
 
 

@@ -63,9 +63,10 @@ class ShardPlan:
         backends: the backends that compute the blocks.
 
         mapped: bytes of keys that it sends, and those of others that it holds, for `qkv.attention_map` of its rows.
-        recorded: the same of queries, keys and values for `qkv.record`, which gives each process the whole sequence.
+        recorded: the same of queries, keys and values for `qkv.record`, which gives each process the whole sequence;
+            a layer's inputs and row states come on top.
 
-    The sizes of a call travel too: 80 bytes to each process.
+    The sizes of a call travel too: 128 bytes to each process.
     """
 
     method: Literal["ring", "gather"]
@@ -305,7 +306,7 @@ class Shard:
         seed = mechanism.seed
         numbers = [query.shape[-2], key.shape[-2], 0 if seed is None else int(seed)]
         facts = self._facts(mechanism, query, key, value, also)
-        rows = self.peers.agreed("attention", numbers, facts, query.device)
+        rows = self.peers.agreed("a map" if also == "map" else "attention", numbers, facts, query.device)
         queries, keys, seeds = zip(*rows, strict=True)
         tensors = query, key, value
         layouts = Layout(self.layout, queries), Layout(self.layout, keys)

@@ -52,7 +52,7 @@ class Problem(NamedTuple):
         forward_mode: whether tensors may carry tangents of forward-mode derivatives.
         constant: whether every score is 1.
         mapped: whether the score multiplies queries or keys by a matrix first.
-        block: the most keys that a block of neighboring rows sees, as in `Visibility`; None for all.
+        block: the most keys that a block of rows in the middle sees, as in `Visibility`; None for all.
         threads: the number of threads that PyTorch uses; 1 where it is not known.
         rounded_state: whether a row state rounded to float32 suffices, if the exact one would take longer.
     """

@@ -46,8 +46,8 @@ class Visibility:
         readable: whether the numbers of its tensors may be read, which takes no time on the CPU outside of tracing.
         fewest: the least number of keys that a row sees; None if it is not known.
         source: the mask that was lowered, whose numbers say what it reaches where tensors are not read.
-        block: the most keys that `BLOCK_ROWS` rows next to each other see, by the mask's own numbers; None if those do
-            not tell, or tell that they may see all.
+        block: the most keys that `BLOCK_ROWS` rows in the middle see, by the mask's own numbers; None if those do not
+            tell, or tell that they may see all.
         memo: tensors that follow from the mask, which several steps of this one call read: made once.
     """
 

@@ -52,7 +52,7 @@ def check(task: str, *, quiet: bool = False, **settings: Any) -> Report:
         >>> rows = [("good", "a fine film"), ("bad", ""), ("bad", "a dull one"), ("good", "a fine film")]
         >>> report = check("classify", data=rows)
         >>> print(report)
-        data: the longest of 3, by line and number of characters: 1 (15), 4 (15), 3 (13)
+        data: 3 texts; the longest: line 1 (15 characters), line 4 (15 characters), ...
         data: labels: good (2), bad (1)
         with fewer than 10 different texts (2), no texts are held out: ...
         data: empty: 1 line without text where some belongs, refused: 2: an empty text

@@ -104,7 +104,8 @@ def compare(
 def _why_no_p(recipe: AnyRecipe, comparison: Comparison, *, tested: bool) -> str:
     if comparison.judge:
         trainings, unit = quantity(comparison.missing, "training"), comparison.unit
-        return f"no other combination was tested with a {unit} of the best one; {trainings} missing"
+        why = f"{trainings} missing" if comparison.missing else "the others have stopped"
+        return f"no other combination was tested with a {unit} of the best one; {why}"
     if tested:
         return f"what {recipe.settings.name} is tested on has no answers of which each is right or wrong"
     files = on_command_line(TEST + files_to_test(recipe.settings)[-1], "FILE")

@@ -36,7 +36,7 @@ def open_answers(runs: Sequence[Path], settings: GenerateAnswers) -> Answers:
             yield "\n"
         if drawing.active:
             read, weights = generator.attention("".join([prompt, *written]))
-            drawing.add([Alignment(read, read, weights, ("read", "reading"))])
+            drawing.add([Alignment(read, read, weights, ("earlier token", "token"))])
 
     def requested(prompts: Sequence[str], request: GenerateRequest) -> list[Mapping[str, object]]:
         texts = generator.generate(prompts, **_how(request))

@@ -38,6 +38,7 @@ def test_view(name: str, text: str, tmp_path: Path) -> None:
 def test_export(tmp_path: Path) -> None:
     done = succeeded(run("export", HERE / "llama", "--to", "transformers", "--out", tmp_path / "out"))
     names = {Path(line).name for line in done.stdout.splitlines()}
-    assert names == {"answer.py", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json"}
+    texts = {"about.json", "config.json", "generation_config.json", "tokenizer.json"}
+    assert names == {"answer.py", "model.safetensors", *texts}
     (tmp_path / "full").mkdir()
     refused(run("export", HERE / "llama", "--to", "transformers", "--out", tmp_path / "full"), "does not exist yet")

@@ -76,7 +76,8 @@ function spokenFor(sentence, sides, focus) {
   if (focus?.target == null || focus.source == null) return "No cell selected.";
   const { target, source } = focus;
   const value = figure(weight(sentence, target, source));
-  return `${sides[1]} ${target + 1}, ${sentence.target[target]}; ${sides[0]} ${source + 1}, ${sentence.source[source]}: ${value}`;
+  const attending = sides[1].charAt(0).toUpperCase() + sides[1].slice(1);
+  return `${attending} ${target + 1}, ${sentence.target[target]}; ${sides[0]} ${source + 1}, ${sentence.source[source]}: ${value}`;
 }
 
 /**

@@ -117,10 +117,10 @@ class _PackedBlock:
         self._tables = [table for table in tables for _ in table]
         self._names = [name for table in tables for name in table]
         self._values = [value for table in tables for value in table.values()]
-        self._parameters = list(block.parameters())
-        self._versions = [*map(_VERSION, self._parameters)]
+        self._weights = list(block.parameters())
+        self._versions = [*map(_VERSION, self._weights)]
         # The views keep the memory allocated, so that no other parameter can get its address.
-        self._views = [parameter.detach() for parameter in self._parameters]
+        self._views = [parameter.detach() for parameter in self._weights]
         self._addresses = [*map(_ADDRESS, self._views)]
 
     def unchanged(self) -> bool:
@@ -128,8 +128,8 @@ class _PackedBlock:
         # Maps of functions in C: this runs for each block of each step.
         return (
             all(map(is_, map(dict.get, self._tables, self._names), self._values))
-            and [*map(_VERSION, self._parameters)] == self._versions
-            and [*map(_ADDRESS, self._parameters)] == self._addresses
+            and [*map(_VERSION, self._weights)] == self._versions
+            and [*map(_ADDRESS, self._weights)] == self._addresses
             and are_plain_in_evaluation(self._modules)
         )
 

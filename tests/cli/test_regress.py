@@ -203,3 +203,11 @@ def test_rows_out_of_support_are_counted(rents: Path) -> None:
     done = succeeded(run("regress", trained, feed="year,city\n1994,Ulm\n2050,Ulm\n"))
     assert "1 of 2 rows are out of the support of the training points: their prediction is the mean" in done.stderr
     assert done.stdout.splitlines()[2].endswith(",,")
+
+
+def test_missing_values_are_named_alike_in_training_and_in_evaluation(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("x,y\n" + "".join(f"{x},{x * x}\n" for x in range(20)) + "NIX,3\nOCH,4\n", encoding="utf-8")
+    na = ("--na", "NIX,OCH", "--missing", "skip")
+    succeeded(run("train", "regress", "--data", table, "--x", "x", "--y", "y", *na, "--out", tmp_path / "run"))
+    assert "rmse" in succeeded(run("evaluate", tmp_path / "run", "--data", table, *na)).stdout

@@ -53,6 +53,7 @@ def _flags_of(table: Any) -> dict[str, Any]:
 def _settings(table: Any, flags: dict[str, Any]) -> Any:
     """Return what flags say; files that will be written are checked first, before any work."""
     hints = hints_of(table)
-    typed = {name: f.read_flag(hints[name], item) for name, item in flags.items() if item is not None}
+    read = {name: f.read_flag(hints[name], item) for name, item in flags.items()}
+    typed = {name: item for name, item in read.items() if item is not None}
     expect_output_files(table, typed)
     return build(table, typed)

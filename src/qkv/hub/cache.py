@@ -27,10 +27,9 @@ def cached(run: Path) -> Path:
         >>> cached(Path("/nowhere"))
         PosixPath('/nowhere')
     """
-    name = run.as_posix()
-    if os.path.lexists(run) or _NAME.fullmatch(name) is None:
+    if not _is_name(run):
         return run
-    model = _cache() / f"models--{name.replace('/', '--')}"
+    model = _cache() / f"models--{run.as_posix().replace('/', '--')}"
     try:
         revision = read_file(model / "refs" / "main", _LONGEST).decode().strip()
     except (OSError, ValueError):
@@ -55,8 +54,7 @@ def downloaded(run: Path) -> Path:
         >>> downloaded(Path("/nowhere"))
         PosixPath('/nowhere')
     """
-    name = run.as_posix()
-    if os.path.lexists(run) or _NAME.fullmatch(name) is None:
+    if not _is_name(run):
         return run
     try:
         from huggingface_hub import snapshot_download
@@ -64,10 +62,15 @@ def downloaded(run: Path) -> Path:
         hint = "Install it: pip install huggingface_hub. Or copy the folder of the model to this machine."
         raise UnsupportedError("download", "the library huggingface_hub", "none", hint) from error
     try:
-        return Path(snapshot_download(name, allow_patterns=[*_READ], ignore_patterns=["*/*.safetensors"]))
+        return Path(snapshot_download(run.as_posix(), allow_patterns=[*_READ], ignore_patterns=["*/*.safetensors"]))
     except (OSError, ValueError) as error:
         hint = "Check its name, the network, and for models with conditions HF_TOKEN."
-        raise CheckpointError(name, "a model that can be downloaded", str(error)[:300], hint) from error
+        raise CheckpointError(run.as_posix(), "a model that can be downloaded", str(error)[:300], hint) from error
+
+
+def _is_name(run: Path) -> bool:
+    """Return whether a path can only be the name of a model: nothing of this machine has it."""
+    return not os.path.lexists(run) and _NAME.fullmatch(run.as_posix()) is not None
 
 
 def _cache() -> Path:

@@ -69,14 +69,11 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
         raise UnsupportedError(setting("to"), "a model that reads text", f"a {type(trained).__name__}", hint)
     facts = trained.export_facts(to)
     with new_folder(absolute(out)) as temporary:
-        if to == "transformers":
-            files = files_of(trained)
-        elif to == "onnx":
+        if to == "onnx":
             _to_onnx(trained.model, temporary)
-            files = plain_files(trained.tokenizer)
-        else:
+        elif to == "ctranslate2":
             _to_ctranslate2(trained, facts, temporary)
-            files = plain_files(trained.tokenizer)
+        files = files_of(trained) if to == "transformers" else plain_files(trained.tokenizer)
         for name, content in {**files, ABOUT: encode(_about(trained.tokenizer, facts), ABOUT)}.items():
             write_file(temporary / name, content)
         script = _SCRIPTS / f"{to}-{facts.get('task')}.txt"

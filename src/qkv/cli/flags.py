@@ -77,7 +77,7 @@ def read_flag(hint: Any, item: Any) -> Any:
 
 
 def taken(table: type, flags: dict[str, Any]) -> dict[str, Any]:
-    """Take the flags of a table from others, and return what they say."""
+    """Remove the flags of a table from all flags, and return their values."""
     hints = hints_of(table)
     return {name: read_flag(hints[name], flags.pop(name)) for name in defaults_of(table)}
 

@@ -167,7 +167,7 @@ class Shard:
         return whole.movedim(0, dim)
 
     def runs(self, count: int, x: Tensor) -> tuple[range, ...]:
-        """Return the positions of this process's rows in the whole sequence, as runs; every process must ask.
+        """Return the positions of this process's rows in the whole sequence, as runs; every process must call this.
 
         Args:
             count: how many rows this process has.
@@ -216,12 +216,12 @@ class Shard:
         return output, state
 
     def total(self, x: Tensor) -> Tensor:
-        """Return the sum of the tensors of all processes; every process must ask."""
+        """Return the sum of the tensors of all processes; every process must call this."""
         return self.peers.total(x)
 
     @torch.no_grad()
     def map_inputs(self, query: Tensor, key: Tensor, arguments: Arguments) -> tuple[Tensor, Tensor, Arguments]:
-        """Return what a map of this process's rows over the keys of all is computed from; every process must ask.
+        """Return what a map of this process's rows over the keys of all is computed from; every process must call this.
 
         Args:
             query, key: the parts of this process.
@@ -240,7 +240,7 @@ class Shard:
         return own, keys, arguments_of(mechanism, block, mask)
 
     def plan(self, query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, backend: str) -> ShardPlan:
-        """Describe how this process would compute a call; every process must ask."""
+        """Describe how this process would compute a call; every process must call this."""
         call = self._shared(query, key, value, arguments, backend, None)
         method, why = self._method(call.mechanism, None)
         queries, keys = call.layouts
@@ -406,7 +406,7 @@ def shard(group: "ProcessGroup | None" = None, *, layout: Arrangement = "contigu
 @explain_arguments(ATTENTION)
 @with_arguments_of(attention)
 def explain(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, backend: str) -> ShardPlan:
-    """Describe how this process would compute `qkv.attention` in the shard that is open; every process must ask.
+    """Describe how this process would compute `qkv.attention` in the shard that is open; every process must call this.
 
     Args:
         query, key, value: the parts of this process.

@@ -38,7 +38,7 @@ class SequenceShard(Shard, Protocol):
     """One process of those that `qkv.distributed.shard` gives a part of the sequence."""
 
     def join(self, x: Tensor, dim: int = -2) -> Tensor:
-        """Return the whole tensor from the parts of all processes, detached; every process must ask.
+        """Return the whole tensor from the parts of all processes, detached; every process must call this.
 
         Args:
             x: the part of this process.
@@ -46,7 +46,7 @@ class SequenceShard(Shard, Protocol):
         """
 
     def map_inputs(self, query: Tensor, key: Tensor, arguments: Any) -> tuple[Tensor, Tensor, Any]:
-        """Return what a map of this process's rows over the keys of all is computed from; every process must ask.
+        """Return what a map of this process's rows over the keys of all is computed from; every process must call this.
 
         Args:
             query, key: what this process has.
@@ -54,7 +54,7 @@ class SequenceShard(Shard, Protocol):
         """
 
     def total(self, x: Tensor) -> Tensor:
-        """Return the sum of the tensors of all processes; every process must ask."""
+        """Return the sum of the tensors of all processes; every process must call this."""
 
 
 ACTIVE: list[SequenceShard] = []

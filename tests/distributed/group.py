@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from qkv.distributed import LostProcessError
+
 PATIENCE = 120
 """Seconds for which an answer is waited for, so that a deadlock fails the test and does not hang it."""
 
@@ -79,6 +81,9 @@ def _serve(rank: int, size: int, store: str, pipe: Connection) -> None:
         count, name, arguments = pipe.recv()
         try:
             answer = getattr(work, name)(groups[count], *arguments)
+        except LostProcessError as error:
+            pipe.send(f"{type(error).__name__}: {error}")
+            return  # as a program that reports its error: its closed connections tell those that wait for it
         except Exception as error:
             answer = error
         try:

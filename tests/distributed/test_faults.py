@@ -4,11 +4,12 @@ import pytest
 from tests.distributed.group import Processes
 
 
-@pytest.mark.parametrize("moment", ["forward", "backward"])
-def test_a_process_that_ends_is_named_in_all_others(moment: str) -> None:
+@pytest.mark.parametrize("slow", [0, 2])
+@pytest.mark.parametrize("calls", range(6))
+def test_a_process_that_ends_is_named_in_all_others(calls: int, slow: int) -> None:
     processes = Processes(3)
     try:
-        errors = processes.run(3, "dying", moment)
+        errors = processes.run(3, "dying", calls, slow)
     finally:
         processes.close()
     assert errors[1] is None

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:Runtim
 @pytest.fixture(params=["compiled", "PyTorch"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Either of the two searches."""
-    monkeypatch.setattr(room, "_COMPILED_FROM", 0 if request.param == "compiled" else 1 << 62)
+    if request.param == "PyTorch":
+        monkeypatch.setattr(room, "_compiled", lambda: None)
     return str(request.param)
 
 
@@ -83,15 +84,24 @@ def test_rows_of_nothing_but_nan_end() -> None:
 
 
 @pytest.mark.kernels
-def test_many_scores_go_to_the_compiled_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_kernel_can_read_goes_to_the_compiled_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     search = room._compiled()
     assert search is not None
     monkeypatch.setattr(
         room, "_compiled", lambda: lambda scores, *rest: seen.append(len(scores)) or search(scores, *rest)
     )
-    few, many = torch.randn(4, 300), torch.randn(900, 300)
-    likeliest(few, 2)
-    likeliest(many, 2)
-    likeliest(many.double(), 2)
-    assert seen == [900]
+    scores = torch.randn(4, 300)
+    likeliest(scores, 2)
+    likeliest(scores.double(), 2)
+    likeliest(scores.detach().requires_grad_(), 2)
+    torch.func.vmap(lambda rows: likeliest(rows, 2))(scores[:, None])
+    assert seen == [4]
+
+
+def test_gradients_pass_through_the_log_probabilities(way: str) -> None:
+    scores = torch.randn(3, 90, requires_grad=True)
+    tokens, gains = likeliest(scores, 2)
+    (given,) = torch.autograd.grad(gains.sum(), scores)
+    (expected,) = torch.autograd.grad(scores.log_softmax(-1).gather(1, tokens).sum(), scores)
+    assert torch.equal(given, expected)

@@ -10,19 +10,10 @@ from torch import Tensor
 from qkv.compiled.available import why_unavailable
 from qkv.errors import ConfigError, QkvError
 from qkv.values.checked import is_whole_number
-from qkv.values.execution import on_host, readable
-
-_COMPILED_FROM = 1 << 18
-"""Scores from which the compiled search runs; a process that decodes little does not load kernels."""
+from qkv.values.execution import has_plain_memory, readable
 
 _MICROSECONDS = 3e-4
 """Microseconds per score of the compiled search, on one thread."""
-
-_ROWS = 64
-"""Rows that are searched at a time, so that their scores stay in the cache between two reads."""
-
-_BLOCK = 64
-"""Tokens per block. The k likeliest tokens lie in the k blocks with the greatest maxima."""
 
 
 def likeliest(logits_RN: Tensor, count: int, never: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
@@ -112,7 +103,7 @@ def lowest_of_others(never: Collection[int], size: int) -> int:
 
 
 def log_probability(logits_RN: Tensor, tokens: Tensor) -> Tensor:
-    """Return the log-probability of one token of each row, by the same sums as `likeliest`.
+    """Return the log-probability of one token of each row.
 
     Args:
         logits_RN: scores before the softmax (R, N).
@@ -148,20 +139,20 @@ def log_probabilities(logits_RN: Tensor) -> Tensor:
 
 def _fill_impossible_rows(scores_RN: Tensor, gains_RC: Tensor) -> Tensor:
     """Replace NaN by −inf in rows whose scores are all −inf; leave other NaN."""
-    if on_host(gains_RC.device) and not torch.compiler.is_compiling() and not gains_RC[:, 0].isnan().any():
+    if readable(gains_RC) and not gains_RC[:, 0].isnan().any():
         return gains_RC
     return gains_RC.masked_fill((scores_RN == -torch.inf).all(-1, keepdim=True), -torch.inf)
 
 
 def _search(scores_RN: Tensor, count: int, never: Sequence[int]) -> tuple[Tensor, Tensor]:
-    if scores_RN.device.type != "cpu" or torch.compiler.is_compiling():
-        return _search_rows(scores_RN, count, never)
-    if scores_RN.numel() >= _COMPILED_FROM and scores_RN.dtype == torch.float32 and readable(scores_RN):
+    has_graph = scores_RN.requires_grad and torch.is_grad_enabled()
+    if scores_RN.dtype == torch.float32 and not has_graph and has_plain_memory(scores_RN):
         search = _compiled()
         if search is not None:
             return search(scores_RN, count, never)
-    parts = [_search_rows(rows, count, never) for rows in torch.split(scores_RN, _ROWS)]
-    return parts[0] if len(parts) == 1 else (torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]))
+    tokens = _search_except(scores_RN, count, never) if never else _top(scores_RN, count)[1]
+    # PyTorch's log_softmax of all N takes less time than separate calls that would compute only a few.
+    return tokens, scores_RN.log_softmax(-1).gather(1, tokens)
 
 
 @lru_cache
@@ -186,49 +177,23 @@ def _compiled() -> Callable[[Tensor, int, Sequence[int]], tuple[Tensor, Tensor]]
     return search
 
 
-def _search_rows(scores_RN: Tensor, count: int, never: Sequence[int]) -> tuple[Tensor, Tensor]:
-    tokens = (
-        _search_except(scores_RN, count, never) if never else _by_blocks(scores_RN, min(count, scores_RN.shape[-1]))
-    )
-    # PyTorch's log_softmax of all N takes less time than separate calls that would compute only a few.
-    return tokens, scores_RN.log_softmax(-1).gather(1, tokens)
-
-
 def _search_except(scores_RN: Tensor, count: int, never: Sequence[int]) -> Tensor:
-    """Search the ids above the highest one left out by blocks, and compare the best with the few ids below it."""
+    """Search the ids above the highest one left out, and compare the best with the few ids below it."""
     size, start = scores_RN.shape[-1], max(never) + 1
     below = [number for number in range(min(start, size)) if number not in never]
-    count_above = min(count, size - start)
-    above = [_by_blocks(scores_RN[:, start:], count_above) + start] if count_above > 0 else []
+    above = [_top(scores_RN[:, start:], count)[1] + start] if start < size else []
     if not below:
         return above[0]
     # In the order of ids, so that the lowest of equally likely ones comes first.
     tokens = torch.cat([torch.tensor(below, device=scores_RN.device).expand(len(scores_RN), -1), *above], 1)
-    return tokens.gather(1, _top(scores_RN.gather(1, tokens), min(count, tokens.shape[-1]))[1])
-
-
-def _by_blocks(scores_RN: Tensor, count: int) -> Tensor:
-    size = scores_RN.shape[-1]
-    count_of_blocks = size // _BLOCK
-    if count_of_blocks <= 2 * count or scores_RN.device.type != "cpu":
-        return _top(scores_RN, count)[1]
-    maxima = scores_RN[:, : count_of_blocks * _BLOCK].reshape(-1, count_of_blocks, _BLOCK).amax(-1)
-    if size % _BLOCK:
-        maxima = torch.cat([maxima, scores_RN[:, count_of_blocks * _BLOCK :].amax(-1, keepdim=True)], 1)
-    # In the order of ids, so that the lowest of equally likely ones comes first.
-    blocks = _top(maxima, count)[1].sort(-1).values
-    indices = (blocks[..., None] * _BLOCK + torch.arange(_BLOCK, device=blocks.device)).flatten(1)
-    inside = scores_RN.gather(1, indices.clamp(max=size - 1))
-    if size % _BLOCK:
-        inside = inside.masked_fill(indices >= size, -torch.inf)
-    return indices.gather(1, _top(inside, count)[1])
+    return tokens.gather(1, _top(scores_RN.gather(1, tokens), count)[1])
 
 
 def _top(scores_RN: Tensor, count: int) -> tuple[Tensor, Tensor]:
     if count == 1:
         top, tokens = scores_RN.max(-1, keepdim=True)
         return top, tokens
-    top, tokens = scores_RN.topk(count, -1)
+    top, tokens = scores_RN.topk(min(count, scores_RN.shape[-1]), -1)
     return top, tokens
 
 

@@ -518,7 +518,7 @@ class _Bound:
         weights = [
             x if x is None or rows is None else x.unsqueeze(rows) for x in (operands.query_weight, operands.key_weight)
         ]
-        if self._mapped and not (operands.visibility.kind == "all" and operands.visibility.grid.keys):
+        if self._mapped:
             # The products with matrices read every row, where the kernel reads those that are seen.
             query, key, value = without_hidden(operands.visibility, query, key, value)
         sources = (wide(query), wide(key)) if self._mapped else (query, key)

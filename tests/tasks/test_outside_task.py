@@ -1,6 +1,7 @@
 """A task from outside the package, added by one registration, is found everywhere."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from qkv.cli.evaluate import _command_of
 from qkv.cli.train import command_of
 from qkv.errors import ConfigError
 from qkv.tasks import answerers, catalog
+from qkv.tasks.run import train_run
 
 LINES = "good a fine film\nbad a dull film\n" * 12
 
@@ -70,6 +72,13 @@ def test_its_help_and_its_settings_are_shown() -> None:
     train("--steps", "1")
     assert "--lines" in succeeded(run("evaluate", "run", "--help")).stdout
     assert "## qkv train sort" in reference._settings_page()
+
+
+@pytest.mark.parametrize("name", ["data", "model", "task"])
+def test_what_defines_its_runs_replaces_no_table(name: str) -> None:
+    recipe = replace(outside_task.RECIPE, identity=lambda text, settings: {name: "of the task's own"})
+    with pytest.raises(ConfigError, match=f'"{name}"'):
+        train_run(recipe, recipe.load_settings({"data": {"lines": "lines.txt"}}), Path("run"))
 
 
 def test_a_second_task_of_a_name_is_refused() -> None:

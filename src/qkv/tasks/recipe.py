@@ -64,7 +64,7 @@ class Recipe(Generic[F, C, D, M]):
         read: read and tokenize the files; the tokenizer is that of the run to resume or to start from, or None.
         build: create the model, with new weights; or fit it, if there is no `job`.
         job: the task in the form that `qkv.training` expects; None for a model that is complete once it is built.
-        identity: what else defines the run: the text itself, not the location of its files.
+        identity: what else defines the run, by names that are no table's: the text itself, not where its files are.
         summary: what was read and built, in one line.
         defaults_of: further defaults, which follow from the model and the files.
         check: refuse settings that contradict each other.

@@ -233,7 +233,11 @@ def _fit(recipe: AnyRecipe, settings: Any, text: Any, folder: Path, origin: Orig
 
 def _config(recipe: AnyRecipe, settings: Any, text: Any) -> dict[str, Any]:
     """Return what defines a run: its settings, and the text itself in place of its files."""
-    return {"task": recipe.task, **recipe.identity(text, settings), **recipe.stored(settings)}
+    identity = recipe.identity(text, settings)
+    for name in ("task", *recipe.tables):
+        if name in identity:
+            raise ConfigError("identity", "names that are no table's", f'"{name}"', "Give it another name.")
+    return {"task": recipe.task, **identity, **recipe.stored(settings)}
 
 
 def _size(model: nn.Module) -> str:

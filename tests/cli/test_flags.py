@@ -128,3 +128,8 @@ def test_a_file_that_cannot_be_written_is_said_before_any_work(
 def test_a_folder_that_cannot_be_made_is_said_before_a_model_is_exported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     refused(run("export", tmp_path / "no run", "--to", "onnx", "--out", tmp_path / "file" / "out"), "file", "folder")
+
+
+@pytest.mark.parametrize(("number", "expected"), [("x", "an integer"), ("0", "at least 1")])
+def test_options_of_a_training_are_checked_before_its_settings_are_printed(number: str, expected: str) -> None:
+    refused(run("train", "classify", "--processes", number, "--print-config"), "--processes", expected)

@@ -9,7 +9,17 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 import typer
 
 from qkv.cli.paths import CommandOfPaths
-from qkv.settings import choices_of, defaults_of, has_texts, help_of, hints_of, options_of, parse, parts_of
+from qkv.settings import (
+    build,
+    choices_of,
+    defaults_of,
+    has_texts,
+    help_of,
+    hints_of,
+    options_of,
+    parse,
+    parts_of,
+)
 from qkv.tasks.settings import SourceColumns, TaskSettings
 
 TRAIN, USE, LOOK, DEPLOY = "Train", "Use", "Look", "Deploy"
@@ -77,9 +87,14 @@ def read_flag(hint: Any, item: Any) -> Any:
 
 
 def taken(table: type, flags: dict[str, Any]) -> dict[str, Any]:
-    """Remove the flags of a table from all flags, and return their values."""
+    """Remove the flags of a table from all flags, and return their values.
+
+    Raises:
+        ConfigError: one is of another type, or out of its range.
+    """
     hints = hints_of(table)
-    return {name: read_flag(hints[name], flags.pop(name)) for name in defaults_of(table)}
+    read = {name: read_flag(hints[name], flags.pop(name)) for name in defaults_of(table)}
+    return vars(build(table, {name: item for name, item in read.items() if item is not None}))
 
 
 def _metavar(hint: Any) -> str | None:

@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 from tests.cli.command import refused, run, succeeded
 
+from qkv.errors import CheckpointError
+from qkv.tasks.runs import expect_task, open_members
+
 _PAIRS = "".join(f"{a} {b}\t{b} {a}\n" for a in "abcdefgh" for b in "abcdefgh")
 
 
@@ -16,6 +19,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     succeeded(run("train", "translate", *small, "--out", made / "one"))
     succeeded(run("train", "translate", *small, "--ensemble", "2", "--both-directions", "--out", made / "two"))
     return made
+
+
+def test_a_run_that_makes_no_vectors_is_named() -> None:
+    done = run("embed", "example", feed="a dog\n")
+    refused(done, "expected the folder of an encoder", "one trained to translate", "Use `qkv translate`")
+    with pytest.raises(CheckpointError, match="Use `qkv embed`"):
+        expect_task(open_members("example")[0][1]._replace(task="fill"), "translate")
 
 
 def test_a_run_of_another_task_is_named(folder: Path) -> None:

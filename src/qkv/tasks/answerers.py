@@ -20,4 +20,6 @@ CLASSES = {
 ANSWERERS: dict[str, Callable[[], Any]] = {
     task: imported_later(module, name) for task, (module, name) in CLASSES.items()
 }
-"""Functions that import and return the class of a task's trained models; only published models fill masks."""
+"""Functions that import and return the class of a task's trained models."""
+COMMANDS = {"fill": "embed"}
+"""Tasks of published models alone, without a training: the command that uses them."""

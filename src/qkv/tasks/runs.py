@@ -19,7 +19,7 @@ from qkv.hub.cache import cached, downloaded
 from qkv.hub.folder import Folder
 from qkv.hub.published import PUBLISHED, PublishedConfig, published_folder
 from qkv.settings import as_dict, build
-from qkv.tasks.answerers import ANSWERERS
+from qkv.tasks.answerers import ANSWERERS, COMMANDS
 from qkv.tasks.example_run import packaged
 from qkv.tasks.members import members_of
 from qkv.tasks.notes import note
@@ -211,8 +211,9 @@ def expect_task(trained: Trained, task: str) -> None:
         CheckpointError: it is of another task.
     """
     if trained.task != task:
-        hint = f"Use `qkv {trained.task}`, the command for its task."
-        expected = f"a checkpoint of `qkv train {task}`"
+        hint = f"Use `qkv {COMMANDS.get(trained.task, trained.task)}`, the command for its task."
+        trains = f"a checkpoint of `qkv train {task}`"
+        expected = "the folder of an encoder, such as BERT" if task in COMMANDS else trains
         raise CheckpointError(str(trained.folder), expected, f"one trained to {trained.task}", hint)
 
 

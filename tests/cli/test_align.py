@@ -54,6 +54,13 @@ def test_a_table_is_aligned_as_two_files_are(folder: Path) -> None:
     links = succeeded(run("align", folder / "gru", "--data", folder / "pairs.csv", *columns)).stdout
     assert links == succeeded(run("align", folder / "gru", *files(folder))).stdout
     refused(run("align", folder / "gru", "--data", folder / "pairs.csv", "--target-col", "4"), "--target-col")
+    stored = families()["gru"]
+    save(folder / "columns", replace(stored, config={**stored.config, "data": {"source_col": "1", "target_col": "4"}}))
+    of_training = run("align", folder / "columns", "--data", folder / "pairs.csv")
+    refused(of_training, "--target-col: expected", '"4"', "It is as in training")
+    done = succeeded(run("align", folder / "columns", "--data", folder / "pairs.csv", "--target-col", "target"))
+    assert done.stdout == links
+    assert "columns as in training: --source-col 1\n" in done.stderr
 
 
 def test_links_as_json_by_a_layer_of_ones_own(folder: Path) -> None:

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from tests.cli.command import refused, run, succeeded
 
+import qkv
+
 ROWS = "".join(f"{n / 2};{n % 5};{n * n / 4}\n" for n in range(30)).replace(".", ",")
 
 
@@ -121,6 +123,28 @@ def test_rows_that_cannot_be_predicted_are_named(
     squares: Path, flags: tuple[str, ...], feed: str, message: str
 ) -> None:
     refused(run("regress", squares / "run", *flags, feed=feed), message)
+
+
+def test_a_table_is_read_as_that_of_training(tmp_path: Path) -> None:
+    rows = [f"{1000 + n:,};{2000 + 3 * n:,}".replace(",", ".") + ",5" for n in range(30)]
+    (tmp_path / "t.txt").write_text("\n".join(["x;y", *rows, "k.A.;7", "5;-999"]) + "\n")
+    (tmp_path / "plain.csv").write_text("x,y\n" + "".join(f"{1000 + n},{2000.5 + 3 * n}\n" for n in range(30)))
+    written = ["--decimal", "comma", "--thousands", "point", "--missing", "skip", "--na", "k.A.,-999"]
+    for name, flags in (("t.txt", [*written, "--sep", "semicolon"]), ("plain.csv", [])):
+        given = ("--data", tmp_path / name, "--x", "x", "--y", "y", "--bandwidth", "2", *flags)
+        succeeded(run("train", "regress", *given, "--out", tmp_path / f"{name}.run"))
+    own, plain = tmp_path / "t.txt.run", tmp_path / "plain.csv.run"
+    done = succeeded(run("evaluate", own, "--data", tmp_path / "t.txt"))
+    assert done.stdout == succeeded(run("evaluate", plain, "--data", tmp_path / "plain.csv")).stdout
+    assert f"columns as in training: --sep semicolon {' '.join(written)}\n" in done.stderr
+    refused(run("evaluate", own, "--data", tmp_path / "t.txt", "--missing", "refuse"), "t.txt:32", '"k.A."')
+    predicted = succeeded(run("regress", plain, feed="x\n1000.5\n1001\n")).stdout
+    done = succeeded(run("regress", own, feed="x\nk.A.\n1.000,5\n1.001\n"))
+    assert done.stdout == predicted
+    assert "1 of 3 rows lack a number" in done.stderr
+    as_points = ("--decimal", "point", "--thousands", "comma")
+    assert succeeded(run("regress", own, *as_points, feed='x\n1000.5\n"1,001"\n')).stdout == predicted
+    assert qkv.load(own, task="regress").scene("1.003").sequences["target"] == ("1003",)
 
 
 def test_missing_numbers_are_refused_or_skipped(squares: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import csv
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -70,6 +71,11 @@ class Columns:
     lines: tuple[int, ...]
     skipped: int
 
+    @property
+    def without_skipped(self) -> str:
+        """Say how many rows were left out; "" for none."""
+        return skipped_text(self.skipped, self.skipped + len(self.rows))
+
 
 @final
 @dataclass(frozen=True)
@@ -102,6 +108,7 @@ class FieldTable:
         categories: Mapping[str, Sequence[str]] = MappingProxyType({}),
         na: Collection[str] = (),
         thousands: Thousands | None = None,
+        part: bool = False,
     ) -> Columns:
         """Read columns as numbers.
 
@@ -112,6 +119,7 @@ class FieldTable:
             fixed: which settings the user cannot choose, so that no message proposes them.
             na: what else stands for a missing number, besides `MISSING`.
             thousands: what groups thousands, in every field.
+            part: whether rows of other parts of the file are read too, so that none of this one need be left.
             categories: the categories of columns that hold them, which are read as their positions there.
 
         Returns:
@@ -151,7 +159,7 @@ class FieldTable:
                 refuse("invalid", error)
                 continue
             lines.append(line)
-        if not rows:
+        if not rows and not (part and skipped):
             expect_some_left()
             got = "a missing number in every row" if skipped else "no rows"
             hint = "Check the columns' names and the file."
@@ -275,11 +283,7 @@ class FieldTable:
             return advice + (skip if may_be_empty and "missing" not in fixed else "")
         other_mark, mark = (",", "comma") if decimal == "point" else (".", "point")
         if any(map(_NO_GROUPS[other_mark].fullmatch, fields)):
-            say = (
-                "say so with " + setting("decimal", mark)
-                if decimal == "point"
-                else "omit " + setting("decimal", "comma")
-            )
+            say = "say so with " + setting("decimal", mark)
             say = f"write a {decimal}, as in training" if "decimal" in fixed else say
             return f"If it has a decimal {mark}, " + say + "."
         grouped = _DIGIT.search(field) and other_mark in field
@@ -288,6 +292,16 @@ class FieldTable:
             return usual
         remove = f"Remove what groups thousands: each {mark} of the column is one"
         return remove + ("." if "thousands" in fixed else ", or say so with " + setting("thousands", mark) + ".")
+
+
+def skipped_text(skipped: int, total: int) -> str:
+    """Say how many rows were left out because a number is missing; "" for none.
+
+    Example:
+        >>> skipped_text(1, 3), skipped_text(0, 3)
+        ('1 of 3 rows lack a number and are skipped.', '')
+    """
+    return f"{skipped:,} of {total:,} rows lack a number and are skipped." if skipped else ""
 
 
 def _ungrouped(match: re.Match[str]) -> str:
@@ -339,14 +353,17 @@ def parse_table(lines: Sequence[str], name: str, sep: str | None = None) -> Fiel
     return replace(empty, rows=tuple(rows))
 
 
-def parse_table_in_parts(lines: Iterable[str], name: str, *, line_buffered: bool = False) -> Iterator[FieldTable]:
+def parse_table_in_parts(
+    lines: Iterable[str], name: str, sep: str | None = None, *, line_buffered: bool = False
+) -> Iterator[FieldTable]:
     """Split lines that come one by one into fields, as `parse_table` does, in tables of 1, 2, 4, … 1,024 rows.
 
-    The separator follows from the first line; if that has only spaces, from the first two.
+    A separator that is not given follows from the first line; if that has only spaces, from the first two.
 
     Args:
         lines: the lines; read only as far as a table needs them.
         name: their name in messages.
+        sep: what separates fields; None to find out.
         line_buffered: whether each table has one row.
 
     Returns:
@@ -369,7 +386,7 @@ def parse_table_in_parts(lines: Iterable[str], name: str, *, line_buffered: bool
             break
     uncommented = _uncommented(start, remaining)
     start = list(islice(uncommented, len(start)))
-    empty, rows = _read_header(chain(start, uncommented), name, _separator(start))
+    empty, rows = _read_header(chain(start, uncommented), name, sep or _separator(start))
     any_rows = False
     for part in in_parts(rows, line_buffered=line_buffered, size=lambda row: sum(map(len, row[1]))):
         any_rows = True
@@ -543,11 +560,11 @@ def _like_number(field: str) -> bool:
     text = field.strip().lower()
     if text in MISSING:
         return True
-    try:
-        float(text.replace(",", "."))
-    except ValueError:
-        return False
-    return True
+    for written in (text, *(groups.sub(_ungrouped, text) for groups in _GROUPS.values())):
+        with suppress(ValueError):
+            float(written.replace(",", "."))
+            return True
+    return False
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -15,9 +15,10 @@ from qkv.checkpoint.manifest import FIGURES, LIMITS
 from qkv.checkpoint.rotation import best_step, step_folder, steps
 from qkv.checkpoint.run import NAME as RUN
 from qkv.checkpoint.run import read_config, read_files
-from qkv.errors import CheckpointError, ConfigError, on_command_line
+from qkv.errors import CheckpointError, ConfigError
 from qkv.files import absolute, as_path, read_file
 from qkv.metrics.figure import Figure
+from qkv.tasks.as_trained import as_flag
 from qkv.tasks.catalog import TASKS, recipe_of
 from qkv.tasks.run_folder import OLDER_DEFAULTS
 from qkv.training.events import Outcome
@@ -103,7 +104,7 @@ class Overview:
             "task": f"{self.task} ({self.model})" if self.model else self.task,
             "trained on": files[0] if files else "",
             "validated on": files[1] if len(files) > 1 else "",
-            "settings": " ".join(_as_flag(name, item) for name, item in self.settings.items()),
+            "settings": " ".join(as_flag(name.partition(".")[2], item) for name, item in self.settings.items()),
             "trained": self.trained,
             "best": best + show_figures(self.figures) if self.figures else "",
         }
@@ -220,11 +221,3 @@ def _attends(task: str, model: object) -> bool:
     except ConfigError:
         return True
     return bool(getattr(settings.model, "attends", True))
-
-
-def _as_flag(name: str, item: Any) -> str:
-    name = name.partition(".")[2]
-    if isinstance(item, bool):
-        return on_command_line(name, None) if item else on_command_line(f"no_{name}", None)
-    text = ",".join(map(str, item)) if isinstance(item, list | tuple) else str(item)
-    return on_command_line(name, shlex.quote(text))

@@ -25,6 +25,7 @@ _FITTED = 1
 """The step number of a model that is fitted in one step."""
 CHANGEABLE = (
     "data",  # how the text is written, which may not change
+    "decimal",  # the same in older regressions
     "training.steps",
     "training.epochs",
     "training.minutes",

@@ -63,6 +63,12 @@ class Trained(NamedTuple):
         return table if isinstance(table, Mapping) else {}
 
     @property
+    def columns(self) -> Mapping[str, Any]:
+        """The columns that the training was given, and how its table writes numbers; none if it was given none."""
+        columns = self.contents.config.get("data")
+        return columns if isinstance(columns, Mapping) else {}
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """Text to ids.
 

@@ -1,10 +1,10 @@
 """`qkv align`: align files of sentences, with one model or with two models of opposite directions."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 from torch import Tensor
 
@@ -25,9 +25,11 @@ from qkv.metrics.alignment import (
 )
 from qkv.metrics.ibm_model_1 import ExpectedLinks
 from qkv.tasks.align.settings import AlignSettings
+from qkv.tasks.as_trained import as_in_training
 from qkv.tasks.members import expect_single
 from qkv.tasks.notes import note
 from qkv.tasks.pairs import PairSources
+from qkv.tasks.runs import answerer_of, expect_task, open_members
 from qkv.tasks.tokenizing import report_unknown
 from qkv.tasks.translate.aligner import MUTUAL, Aligner, join, likeliest
 from qkv.tasks.translate.alignment_reading import AlignmentReading
@@ -95,13 +97,14 @@ class FileAligner:
         chooses = any(getattr(settings, name) for name in _FILES_TO_CHOOSE)
         _expect_choice(settings, chooses=chooses)
         self._method = settings.symmetrize
-        self._table = (first := _loaded(run, device)).table
-        trial = _read(settings, "valid_", self._table) if chooses else None
+        first, self._columns = _loaded(run, device)
+        self._table = first.table
+        trial = self._read(settings, "valid_") if chooses else None
         self._forward = _Direction.of(first, trial, settings)
         self._backward: _Direction | None = None
         self.report = [f"read from {self._forward.reading}: {self._forward.reason}"]
         if reverse is not None:
-            second = _loaded(reverse, device)
+            second, _ = _loaded(reverse, device)
             _expect_swapped(self._table, second.table)
             swapped = None if trial is None else trial.swapped()
             self._backward = _Direction.of(second, swapped, settings)
@@ -117,7 +120,7 @@ class FileAligner:
 
         Args:
             files: what to align: `source` and `target`, or `data`; with manual alignments (`gold`), the error rate is
-                reported. A model that was trained on columns reads them from `data`, and its words are symbols.
+                reported. Of `data` the columns of the training are read, where they are not given.
 
         Returns:
             The links.
@@ -126,7 +129,7 @@ class FileAligner:
             ConfigError: files are missing, or too many are given.
             DataError: a file is invalid; the message gives file and line.
         """
-        texts = _read(files, "", self._table)
+        texts = self._read(files)
         aligner = self._forward.aligner
         ids = (side for pair in texts.pairs for side in aligner.encode(pair))
         report_unknown(ids, aligner.translator.tokenizer.unk, file=files.data)
@@ -139,10 +142,17 @@ class FileAligner:
         judged = [] if texts.gold is None else [str(figure(links, texts.gold)) for figure in figures]
         return Aligned(texts.pairs, links, there, [*self.report, *judged])
 
+    def _read(self, files: AlignSettings, prefix: str = "") -> "_Sentences":
+        with as_in_training(files, self._columns, prefix) as its_files:
+            return _read(its_files, prefix, self._table)
 
-def _loaded(run: Path, device: str) -> Translator:
+
+def _loaded(run: Path, device: str) -> tuple[Translator, Mapping[str, Any]]:
+    """Return the model of a run, and the columns of its training."""
     expect_single(as_path(run, "run"))
-    return Translator.load(run, device)
+    members = open_members(run)
+    expect_task(members[0][1], "translate")
+    return answerer_of(members, device), members[0][1].columns
 
 
 def _expect_choice(settings: AlignSettings, *, chooses: bool) -> None:

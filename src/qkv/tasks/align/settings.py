@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from qkv.errors import ConfigError, setting
-from qkv.settings import Option
+from qkv.settings import Option, options_of
 from qkv.tasks.settings import PICTURES, DeviceSettings, ShardSettings, TextPairColumns
 from qkv.tasks.translate.settings import ReadingSettings, Symmetrization
 
@@ -17,11 +17,13 @@ class AlignSettings(ReadingSettings, TextPairColumns, ShardSettings, DeviceSetti
     Example: qkv align runs/en-fr --source test.en --target test.fr --gold test.align
     """
 
+    as_trained = frozenset(options_of(TextPairColumns))
+
     source: Annotated[Path | None, Option("Source sentences, words separated by spaces")] = None
     target: Annotated[Path | None, Option("Their translations, line by line")] = None
     data: Annotated[
         Path | None,
-        Option("Or one table of both; of a model of columns a table of the same ones, whose symbols are words"),
+        Option("Or one table of both, with the columns of the training; words of a table of symbols are the symbols"),
     ] = None
     reverse: Annotated[Path | None, Option("Run folder of a model of the other direction")] = None
     symmetrize: Annotated[Symmetrization, Option("With --reverse: how links of both directions are joined")] = "mutual"

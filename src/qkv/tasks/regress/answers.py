@@ -5,14 +5,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from qkv.data.table import FieldTable, parse_table_in_parts
+from qkv.data.table import FieldTable, parse_table_in_parts, skipped_text
 from qkv.system import stdin_is_terminal
 from qkv.tasks.answering import STDIN, Answers, Lines, answered
+from qkv.tasks.as_trained import with_columns
 from qkv.tasks.drawing import Drawing
 from qkv.tasks.notes import as_json, note
+from qkv.tasks.regress.data import separator_in
 from qkv.tasks.regress.predict import Prediction, Regressor, Rows, covered
 from qkv.tasks.regress.settings import RegressAnswers, RegressRequest
 from qkv.tasks.runs import load_model
+from qkv.tasks.settings import columns_of
 from qkv.tasks.streams import csv_text, format_json, format_lines, stream_stdin
 
 
@@ -20,18 +23,24 @@ def open_answers(runs: Sequence[Path], settings: RegressAnswers) -> Answers:
     """Load a regression, see `qkv.tasks.task.OpenAnswers`. It reads standard input as a table."""
     regressor: Regressor = load_model(runs[0], task="regress")
     drawing = Drawing(settings.attention, terminal=settings.show)
+    table = settings if settings.curve is not None else with_columns(settings, columns_of(regressor.table))
     how = _how(settings)
     ends = settings.interval != "none"
+    skipped = 0
 
     def answer(part: FieldTable | Rows, _: int) -> list[Prediction]:
-        rows = regressor.rows_of(part, settings.decimal) if isinstance(part, FieldTable) else part
+        nonlocal skipped
+        rows = part
+        if isinstance(part, FieldTable):
+            rows, lacking = regressor.rows_of(part, table)
+            skipped += lacking
         if drawing.active:
             drawing.add(regressor.alignments(rows))
         return regressor.predict_fully(rows, **how)
 
     def predicted(_: Iterable[Lines], __: Path | None = None) -> Iterator[str]:
         total = without = beyond = 0
-        for first, results in answered("predicting", _parts(regressor, settings), answer):
+        for first, results in answered("predicting", _parts(regressor, table), answer):
             if as_json():
                 yield from format_json(_objects(regressor, results, ends=ends))
             else:
@@ -40,6 +49,8 @@ def open_answers(runs: Sequence[Path], settings: RegressAnswers) -> Answers:
             without += sum(math.isnan(result.low) for result in results)
             beyond += sum(not result.supported for result in results)
         _report(regressor, settings, total, without, beyond)
+        if skipped:
+            note(f"qkv: {STDIN}: {skipped_text(skipped, skipped + total)}")
         if settings.picture is not None:
             from qkv.tasks.regress.picture import save_picture  # matplotlib
 
@@ -74,7 +85,8 @@ def _how(settings: RegressRequest) -> dict[str, Any]:
 def _parts(regressor: Regressor, settings: RegressAnswers) -> Iterable[FieldTable | Rows]:
     if settings.curve is not None:
         return [regressor.curve(settings.curve)]
-    return parse_table_in_parts(stream_stdin(), STDIN, line_buffered=settings.line_buffered or stdin_is_terminal())
+    line_buffered = settings.line_buffered or stdin_is_terminal()
+    return parse_table_in_parts(stream_stdin(), STDIN, separator_in(settings), line_buffered=line_buffered)
 
 
 def _objects(regressor: Regressor, predictions: list[Prediction], *, ends: bool) -> Iterator[dict[str, object]]:

@@ -19,6 +19,7 @@ from qkv.errors import ConfigError, DataError, Place, brief, nearest, quantity, 
 from qkv.settings import plain
 from qkv.tasks.notes import reporting, state
 from qkv.tasks.regress.settings import RegressFiles
+from qkv.tasks.settings import SeparatorSettings
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 _MANY = 20
@@ -61,6 +62,11 @@ class RegressTable:
         return np.array(self.rows)[:, -1] if self.weighted else None
 
 
+def separator_in(table: SeparatorSettings) -> str | None:
+    """Return what separates the fields of a table; None to find out."""
+    return None if table.sep is None else SEPARATORS[table.sep]
+
+
 def read_columns(data: RegressFiles) -> RegressTable:
     """Read the input columns, the target and the weights.
 
@@ -77,7 +83,7 @@ def _table(data: RegressFiles) -> RegressTable:
         raise ConfigError(setting("data"), setting("data", "FILE"), "none", "A CSV file, or one with tabs.")
     if isinstance(data.data, str | Path):
         _expect_names(data)
-        table = read_table(Path(data.data), None if data.sep is None else SEPARATORS[data.sep])
+        table = read_table(Path(data.data), separator_in(data))
         (y_name, *weight), categorical = table.named([str(data.y), *_weights(data)]), table.named(data.categorical)
         data = replace(data, x=table.named(data.x), y=y_name, categorical=categorical, weights=next(iter(weight), None))
     else:
@@ -86,18 +92,10 @@ def _table(data: RegressFiles) -> RegressTable:
     y, weights = (str(data.y),), _weights(data)
     for flag, names in ((setting("x"), data.x), (setting("y"), y), (setting("weights"), weights)):
         table.expect(names, flag)
-    categories = {name: table.categories(name, data.na) for name in data.categorical}
-    numbers = table.numbers(
-        (*data.x, *y, *weights),
-        decimal=data.decimal,
-        missing=data.missing,
-        na=data.na,
-        thousands=data.thousands,
-        categories=categories,
-    )
+    categories = {name: table.categories(name, data.na or ()) for name in data.categorical}
+    numbers = data.numbers(table, (*data.x, *y, *weights), categories)
     if numbers.skipped and data.missing == "skip":  # a report says of refused ones where they are
-        total = numbers.skipped + len(numbers.rows)
-        state(f"{table.name}: {numbers.skipped:,} of {total:,} rows lack a number and are skipped.")
+        state(f"{table.name}: {numbers.without_skipped}")
     _report_odd_columns(numbers, table.name, categories)
     numbers = _without_copies(numbers, table.name)
     rows = _weighted(numbers, table.name) if weights else numbers.rows
@@ -267,4 +265,4 @@ def _as_table(data: RegressFiles, rows: Sequence[tuple[Any, ...]]) -> tuple[Regr
     )
     if len(rows) < len(names):
         state(f"data: {len(rows)} rows of {len(names)} numbers: if these are the columns, give zip(*data).")
-    return replace(data, x=x, y=names[len(x)], decimal="point"), FieldTable("data", names, fields, header=True)
+    return replace(data, x=x, y=names[len(x)], decimal=None), FieldTable("data", names, fields, header=True)

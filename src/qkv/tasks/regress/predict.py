@@ -9,8 +9,6 @@ from typing import Any, cast, final, get_args
 import numpy as np
 import torch
 
-from qkv.data.choices import Decimal
-from qkv.data.columns import SEPARATORS
 from qkv.data.holdout import seen_in_training
 from qkv.data.table import FieldTable, parse_table, read_table
 from qkv.errors import (
@@ -28,8 +26,9 @@ from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
 from qkv.recording.recorder import record
 from qkv.settings import build
+from qkv.tasks.as_trained import with_columns
 from qkv.tasks.notes import note
-from qkv.tasks.regress.data import category_name
+from qkv.tasks.regress.data import category_name, separator_in
 from qkv.tasks.regress.model import estimator_class, judge_regression
 from qkv.tasks.regress.settings import (
     LEVEL,
@@ -38,8 +37,10 @@ from qkv.tasks.regress.settings import (
     RegressEvaluation,
     RegressFiles,
     RegressModel,
+    TableSettings,
 )
 from qkv.tasks.runs import Trained
+from qkv.tasks.settings import columns_of
 from qkv.tasks.task import Scored
 from qkv.tasks.text_attention import expect_tokens, title_of
 from qkv.values.checked import answering
@@ -79,7 +80,7 @@ class Regressor:
     Args:
         model: its attention as a module, for `qkv.record`.
         x, y: the names of the columns.
-        decimal: what separated the decimals in training.
+        table: how the table of the training was written.
         beyond: the prediction out of the kernel's support.
         categories: the categories of the columns that hold some.
 
@@ -100,14 +101,14 @@ class Regressor:
         model: KernelSmoother,
         x: Sequence[str],
         y: str,
-        decimal: Decimal,
+        table: TableSettings,
         beyond: Beyond,
         categories: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> None:
         self.model = model.eval()
         self.x = tuple(x)
         self.y = y
-        self.decimal: Decimal = decimal
+        self.table = table
         self.categories = {name: tuple(names) for name, names in categories.items()}
         self.estimator = estimator_class().of(self.model, beyond)
 
@@ -216,8 +217,15 @@ class Regressor:
         rows[:, place] = np.linspace(inputs[:, place].min(), inputs[:, place].max(), points)
         return self._with_names(rows)
 
-    def rows_of(self, table: FieldTable, decimal: Decimal = "point") -> Rows:
+    def rows_of(self, table: FieldTable, how: TableSettings | None = None) -> tuple[Rows, int]:
         """Read the input columns of a table: by name, or by place if its first line has no names.
+
+        Args:
+            table: the table, or a part of it.
+            how: how it is written; None as in training.
+
+        Returns:
+            The rows, and how many were left out because they lack a number.
 
         Raises:
             DataError: a column is missing, or a field is not a number or no category of training; the message gives
@@ -225,8 +233,8 @@ class Regressor:
         """
         names = self._names_in(table)
         categories = self._categories_in(names)
-        read = table.numbers(names, decimal=decimal, fixed=("missing", "thousands"), categories=categories)
-        return self._with_names(np.array(read.rows))
+        read = (how or self.table).numbers(table, names, categories, fixed=how is None, part=True)
+        return self._with_names(np.array(read.rows).reshape(-1, len(names))), read.skipped
 
     def evaluate(self, table: FieldTable) -> tuple[Array, tuple[Figure, ...]]:
         """Score predictions on a table with inputs and target, in the format of training.
@@ -240,23 +248,13 @@ class Regressor:
         predicted, target = self._compared(table)
         return predicted, judge_regression(predicted, target, "")
 
-    def _compared(self, table: FieldTable, how: RegressEvaluation | None = None) -> tuple[Array, Array]:
+    def _compared(self, table: FieldTable, how: TableSettings | None = None) -> tuple[Array, Array]:
         """Return predictions and targets of a table, and say if it is the one of training."""
         names = (*self._names_in(table, more=1), self.y if table.header else table.columns[-1])
         categories = self._categories_in(names)
-        how = how or RegressEvaluation()
-        read = table.numbers(
-            names,
-            decimal=self.decimal,
-            missing=how.missing,
-            fixed=("decimal",),
-            categories=categories,
-            na=how.na,
-            thousands=how.thousands,
-        )
+        read = (how or self.table).numbers(table, names, categories, fixed=how is None)
         if read.skipped:
-            total = read.skipped + len(read.rows)
-            note(f"qkv: {table.name}: {read.skipped:,} of {total:,} rows lack a number and are skipped.")
+            note(f"qkv: {table.name}: {read.without_skipped}")
         points = torch.cat([self.model.inputs, self.model.targets], 1).tolist()
         if (message := seen_in_training(map(tuple, points), read.rows, "rows")) is not None:
             note(f"qkv: {table.name}: {message}")
@@ -295,9 +293,8 @@ class Regressor:
         """
         if files.data is None:
             raise ConfigError(setting("data"), setting("data", "FILE"), "none", "A table with the columns of training.")
-        predicted, target = self._compared(
-            read_table(Path(str(files.data)), None if files.sep is None else SEPARATORS[files.sep]), files
-        )
+        how = with_columns(files, columns_of(self.table))
+        predicted, target = self._compared(read_table(Path(str(files.data)), separator_in(how)), how)
         figures = judge_regression(predicted, target, "")
         lines = (f"{number:.10g}" for number in predicted)
         error = predicted - target
@@ -314,7 +311,8 @@ class Regressor:
         Raises:
             DataError: there is no row, or a field is no number.
         """
-        rows = self._inputs(self.rows_of(parse_table(expect_tokens(text.split("\n")), setting("text")))[:tokens])
+        table = parse_table(expect_tokens(text.split("\n")), setting("text"), separator_in(self.table))
+        rows = self._inputs(self.rows_of(table)[0][:tokens])
         with torch.no_grad(), record(self.model) as trace:
             self.model(torch.from_numpy(rows)[None])
         named = self._named(self.model.inputs.numpy())
@@ -438,14 +436,14 @@ def shown_point(row: Sequence[float | str], target: float) -> str:
 
 def _parts(
     trained: Trained,
-) -> tuple[KernelSmoother, tuple[str, ...], str, Decimal, Beyond, Mapping[str, Sequence[str]]]:
+) -> tuple[KernelSmoother, tuple[str, ...], str, TableSettings, Beyond, Mapping[str, Sequence[str]]]:
     """Return the arguments of `Regressor` that a checkpoint holds."""
     config, table, tensors = trained.contents.config, trained.model_table, dict(trained.contents.model)
-    columns = {name: config.get(name) for name in ("x", "y", "decimal")}
+    columns = {name: config.get(name) for name in ("x", "y", "decimal")}  # older ones have decimal there
     categories: Any = config.get("categories", {})
     used = {"kernel": table.get("kernel"), "beyond": table.get("beyond"), "degree": table.get("degree", 0)}
     try:
-        files, model = build(RegressFiles, columns), build(RegressModel, used)
+        files, model = build(RegressFiles, columns | dict(trained.columns)), build(RegressModel, used)
         fits = files.y is not None and _known(categories, files.x) and _fits(tensors, files.x, categories)
     except ConfigError:
         fits = False
@@ -462,7 +460,7 @@ def _parts(
         neighbors=int(tensors["neighbors"]) if "neighbors" in tensors else None,
         categorical=[files.x.index(name) for name in categories],
     )
-    return smoother, tuple(files.x), str(files.y), files.decimal, model.beyond, categories
+    return smoother, tuple(files.x), str(files.y), files, model.beyond, categories
 
 
 def _known(categories: Any, x: Sequence[str]) -> bool:

@@ -8,11 +8,12 @@ from qkv.data.corpus import fingerprint
 from qkv.data.tokenizer import Tokenizer
 from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
+from qkv.settings import defaults_of
 from qkv.tasks.folds import Examples
 from qkv.tasks.recipe import Recipe, RecipeSettings
 from qkv.tasks.regress.data import RegressTable, read_columns
 from qkv.tasks.regress.model import estimator_class, fit, judge_regression
-from qkv.tasks.regress.settings import REGRESS, RegressFiles, RegressModel
+from qkv.tasks.regress.settings import REGRESS, RegressFiles, RegressModel, TableSettings
 from qkv.tasks.runs import load_model
 from qkv.tasks.streams import csv_text
 
@@ -27,12 +28,11 @@ def _build(model: RegressModel, table: RegressTable) -> KernelSmoother:
     return fit(table, model).smoother()  # type: ignore[no-any-return]
 
 
-def _identity(table: RegressTable, settings: RegressionSettings) -> dict[str, Any]:
+def _identity(table: RegressTable, _: RegressionSettings) -> dict[str, Any]:
     categories = {name: list(names) for name, names in table.categories.items()}
     return {
         "x": list(table.x),
         "y": table.y,
-        "decimal": settings.data.decimal,
         **({"categories": categories} if categories else {}),
         "text": {"train": fingerprint(repr(row) for row in table.rows)},
     }
@@ -63,8 +63,8 @@ def _examples(files: RegressFiles) -> Examples:
     def write(indices: Sequence[int]) -> str:
         return csv_text([names, *(shown(table.rows[index]) for index in indices)])
 
-    plain = {"x": list(table.x), "y": table.y, "weights": names[-1] if table.weighted else None, "decimal": "point"}
-    read = {**plain, "categorical": list(table.categories), "sep": None, "thousands": None}
+    columns = {"x": list(table.x), "y": table.y, "weights": names[-1] if table.weighted else None}
+    read = {**columns, "categorical": list(table.categories), **defaults_of(TableSettings)}
     inputs = [row[: len(table.x)] for row in table.rows]
     return Examples(inputs, [""] * len(table.rows), write, ".csv", read)
 

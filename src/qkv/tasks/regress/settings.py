@@ -1,9 +1,10 @@
 """The settings of `qkv train regress`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from qkv.data.choices import Decimal, Missing, Thousands
 from qkv.errors import ConfigError, setting
@@ -17,9 +18,13 @@ from qkv.tasks.settings import (
     SeparatorSettings,
     SkipSettings,
     TaskSettings,
+    column,
+    columns_of,
 )
 
 if TYPE_CHECKING:
+    from qkv.data.table import Columns, FieldTable
+
     Kernel = str
 else:
     Kernel = Literal[KERNELS]
@@ -43,13 +48,45 @@ class RegressData:
 
 @dataclass(frozen=True, kw_only=True)
 class TableSettings(SeparatorSettings):
-    """How a table writes its fields and its numbers."""
+    """How a table writes its fields and its numbers, each None if it is not given."""
 
-    thousands: Annotated[Thousands | None, Option("What groups thousands", or_else="nothing")] = None
-    missing: Annotated[Missing, Option("What happens to rows that lack a number")] = "refuse"
+    decimal: Annotated[Decimal | None, column("What separates decimals", "point")] = None
+    thousands: Annotated[Thousands | None, column("What groups thousands", "nothing")] = None
+    missing: Annotated[Missing | None, column("What happens to rows that lack a number", "refuse")] = None
     na: Annotated[
-        Sequence[str], Option("What else stands for a missing number: --na '#N/A' --na 999", or_else="NA, nan, -, …")
-    ] = ()
+        Sequence[str] | None,
+        column("What else stands for a missing number: --na '#N/A' --na 999", "NA, nan, -, …"),
+    ] = None
+
+    def numbers(
+        self,
+        table: "FieldTable",
+        names: Sequence[str],
+        categories: Mapping[str, Sequence[str]] = MappingProxyType({}),
+        *,
+        fixed: bool = False,
+        part: bool = False,
+    ) -> "Columns":
+        """Read columns as numbers, see `qkv.data.table.FieldTable.numbers`.
+
+        Args:
+            table: the table.
+            names: the columns.
+            categories: those of columns that hold some.
+            fixed: whether the user can choose none of these settings.
+            part: whether other rows follow or precede.
+        """
+        settings: Any = type(self)
+        return table.numbers(
+            names,
+            decimal=self.decimal or "point",
+            missing=self.missing or "refuse",
+            fixed=options_of(settings) if fixed else (),
+            categories=categories,
+            na=self.na or (),
+            thousands=self.thousands,
+            part=part,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +96,7 @@ class RegressEvaluation(AnswersEvaluation, TableSettings, RegressData):
     Example: qkv evaluate runs/rent --data test.csv
     """
 
-    as_trained = frozenset(options_of(SeparatorSettings))
+    as_trained = frozenset(options_of(TableSettings))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +120,7 @@ class RegressRequest(RequestSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegressAnswers(RegressRequest, LineAnswers):
+class RegressAnswers(RegressRequest, LineAnswers, TableSettings):
     """Predict the target of the rows of a CSV table from standard input; writes CSV with the interval's ends.
 
     The first line names the columns, or all fields are numbers in the order of training. The attention that can be
@@ -92,18 +129,19 @@ class RegressAnswers(RegressRequest, LineAnswers):
     Example: qkv regress runs/rent --curve 5
     """
 
+    as_trained = frozenset(options_of(TableSettings))
+
     curve: Annotated[
         int | None, Option("Instead of reading rows, predict this many points over the range of the first column")
     ] = None
-    decimal: Annotated[Decimal, Option("What separates decimals in the rows")] = "point"
     picture: Annotated[
         Path | None, Option("Also draw points, curve and interval: FILE.svg or FILE.png", writes=CURVES)
     ] = None
 
     def __post_init__(self) -> None:
-        if self.curve is not None and self.decimal != "point":
+        for name in columns_of(self) if self.curve is not None else ():
             hint = setting("curve") + " reads no rows: omit one of them."
-            raise ConfigError("decimal", "rows to read", setting("curve"), hint)
+            raise ConfigError(name, "rows to read", setting("curve"), hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +154,6 @@ class RegressFiles(SkipSettings, TableSettings, RegressData):
     weights: Annotated[
         str | None, Option("A column with the weight of each row, such as the inverse of its variance")
     ] = None
-    decimal: Annotated[Decimal, Option("What separates decimals")] = "point"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from tests.hub.export_scripts import answers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
 import qkv
-from qkv.errors import CheckpointError
+from qkv.errors import CheckpointError, ConfigError
 from qkv.tasks.exporting import export
 from qkv.tasks.translate.decoding import Decoding
 
@@ -29,16 +29,16 @@ CLASSES = {
 """For classes a source's language and what is before and after a text."""
 
 
-def folder_of(folder: Path, config: dict[str, Any], **settings: Any) -> Path:
+def folder_of(folder: Path, config: dict[str, Any], *, of: Path = M2M, **settings: Any) -> Path:
     """Write a model with a tokenizer of some languages."""
     library = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
     library.pre_tokenizer, library.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     trainer = trainers.BpeTrainer(vocab_size=36, special_tokens=SPECIAL, show_progress=False)
     library.train_from_iterator(TEXT, trainer)
     library.add_special_tokens([AddedToken(code, special=True) for code in CODES])
-    shutil.copytree(M2M, folder)
+    shutil.copytree(of, folder)
     library.save(str(folder / "tokenizer.json"))
-    table = {**json.loads((M2M / "config.json").read_text()), "pad_token_id": 1, "eos_token_id": 2}
+    table = {**json.loads((of / "config.json").read_text()), "pad_token_id": 1, "eos_token_id": 2}
     (folder / "config.json").write_text(json.dumps({**table, "decoder_start_token_id": 2, **config}))
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return folder
@@ -100,6 +100,19 @@ def test_a_target_begins_with_the_code_that_is_forced(tmp_path: Path) -> None:
     assert first == {"asked": {"fra_Latn"}, "forced": {"fra_Latn"}, "replaced": {"eng_Latn"}}
     assert [answer.text for answer in written["forced"]] == [answer.text for answer in written["asked"]]
     assert "fra_Latn" not in written["forced"][0].text
+
+
+@pytest.mark.parametrize("name", ["bart", "mbart"])
+def test_a_translation_ends_with_the_positions_that_were_learned(name: str, tmp_path: Path) -> None:
+    config = json.loads((M2M.parent / name / "config.json").read_text())
+    translator = qkv.load(folder_of(tmp_path / "model", config, of=M2M.parent / name))
+    most = config["max_position_embeddings"]
+    text = " ".join(["the cat"] * (most // 2))[:most]
+    for how in (Decoding(), Decoding(beam=2), Decoding(max_tokens=most)):
+        (answer,) = translator.translate_fully([text], how)
+        assert len(answer.target_tokens) - (not answer.finished) <= most
+    with pytest.raises(ConfigError, match=f"max_tokens: expected at most {most} for this model; got {most + 1}"):
+        translator.translate([text], Decoding(max_tokens=most + 1))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -93,6 +93,16 @@ def test_more_tokens_than_the_context_are_refused(generator: Generator) -> None:
         generator.stream("the", tokens=64)
 
 
+@pytest.mark.parametrize("how", [{"temperature": 0.0}, {"seed": 3}, {"beam": 2}], ids=str)
+def test_the_usual_number_of_tokens_is_what_the_context_holds(generator: Generator, how: dict[str, Any]) -> None:
+    prompts = ["the", "the cat sat on the mat"]
+    room = [generator.model.config.context - len(generator.tokenizer.encode(prompt)) for prompt in prompts]
+    expected = [generator.generate([text], tokens=most, **how)[0] for text, most in zip(prompts, room, strict=True)]
+    assert generator.generate(prompts, **how) == expected
+    if "beam" not in how:
+        assert [text + "".join(generator.stream(text, **how)) for text in prompts] == expected
+
+
 def test_it_is_evaluated_and_viewed(generator: Generator) -> None:
     assert generator.evaluate("the cat sat on the mat")[0].value > 0
     scene = generator.scene("the cat sat")

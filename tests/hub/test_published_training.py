@@ -107,7 +107,7 @@ LABELS = ["calm", "lively"]
 
 
 def encoder(name: str, folder: Path) -> Path:
-    """A folder of an encoder with a tokenizer."""
+    """A folder of a model with a tokenizer."""
     shutil.copytree(HERE / name, folder)
     shutil.copy(HERE / "bert" / "tokenizer.json", folder)
     return folder
@@ -126,7 +126,7 @@ def labeled(task: str, path: Path, labels: list[str]) -> Path:
 
 def fine_tune(task: str, folder: Path, out: Path, labels: list[str], **training: Any) -> Any:
     data = labeled(task, out.parent / "data.tsv", labels)
-    settings = {"longest": 60, **STEADY, **training}
+    settings = {name: item for name, item in {"longest": 60, **STEADY, **training}.items() if item is not None}
     qkv.train(task, data=data, out=out, start=folder, **settings)
     return qkv.load(out)
 
@@ -178,6 +178,23 @@ def test_a_pooler_of_pretraining_is_used(tmp_path: Path) -> None:
     after = fine_tune("classify", folder, tmp_path / "run", LABELS)
     expected = pooler["bert.pooler.dense.weight"]
     torch.testing.assert_close(after.model.pool.linear.weight.detach(), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("task", ["classify", "tag"])
+def test_the_usual_length_is_at_most_what_the_model_reads(task: str, tmp_path: Path) -> None:
+    after = fine_tune(task, encoder("bert", tmp_path / "folder"), tmp_path / "run", LABELS, longest=None)
+    assert after.longest == after.model.config.context == 64
+
+
+def test_a_translator_learns_from_texts_as_long_as_it_reads(tmp_path: Path) -> None:
+    folder = encoder("bart", tmp_path / "folder")
+    assert len(qkv.load(folder).tokenizer.encode("cat " * 63, target=True)) == 63
+    files = {"data": [("cat", "cat " * count) for count in (1, 2, 3, 63)], "valid_data": [("cat", "cat")]}
+    qkv.train("translate", **files, out=tmp_path / "run", start=folder, **STEADY)
+    assert qkv.load(tmp_path / "run").longest == 63
+    with pytest.raises(ConfigError) as raised:
+        qkv.train("translate", **files, out=tmp_path / "more", start=folder, longest=64, **STEADY)
+    assert (raised.value.argument, raised.value.expected) == ("longest", "at most 63")
 
 
 def test_a_fine_tuned_labeler_resumes_exactly(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """Limits of length: texts longer than a model reads are refused, answers that are cut are reported."""
 
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import final
+from typing import Any, final
 
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import DataError, Place, setting
+from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.metrics.figure import Figure
 
 
@@ -30,6 +31,52 @@ def expect_length(name: str, tokens: int, longest: int, tokenizer: Tokenizer) ->
     if tokens > longest:
         retrain = ", or train with " + setting("longest", tokens) if tokenizer.imported is None else ""
         raise DataError(name, f"at most {longest} tokens", f"{tokens}", "Shorten or split it" + retrain + ".")
+
+
+def context_of(config: object) -> float:
+    """Return how many tokens a published model reads; infinity for the configuration of any other model."""
+    from qkv.hub.families.load import described
+    from qkv.hub.published import PublishedConfig
+
+    return described(config).config.context if isinstance(config, PublishedConfig) else math.inf
+
+
+def length_defaults(config: object, files: Any, ends: int = 0) -> dict[str, dict[str, object]]:
+    """Return the default `longest` of a training: that of its files, or what a published model reads if that is less.
+
+    Args:
+        config: the model's configuration.
+        files: with `longest`, as it was given or by default.
+        ends: how many tokens are added to each text.
+    """
+    return {"data": {"longest": min(files.longest, context_of(config) - ends)}}
+
+
+def expect_readable(settings: Any, ends: int = 0) -> None:
+    """Refuse a training on texts that are longer than a published model reads.
+
+    Args:
+        settings: of the training.
+        ends: how many tokens are added to each text.
+
+    Raises:
+        ConfigError: `data.longest` exceeds the context of the model.
+    """
+    context = context_of(settings.model) - ends
+    if settings.data.longest > context:
+        hint = "It is what the model of " + setting("from") + " reads at most."
+        raise ConfigError(setting("longest"), f"at most {context:,}", f"{settings.data.longest:,}", hint)
+
+
+def longer_allowed(tokens: int, tokenizer: Tokenizer) -> str:
+    """Return the end of a hint about a text that is too long: what allows longer ones.
+
+    Args:
+        tokens: how many it has.
+        tokenizer: the model's; an imported one comes with a model that may read no more.
+    """
+    limited = "" if tokenizer.imported is None else ", if the model of " + setting("from") + " reads so many"
+    return "or allow longer ones with " + setting("longest", tokens) + limited + "."
 
 
 @contextmanager

@@ -132,7 +132,7 @@ class Recipe(Generic[F, C, D, M]):
         tokenizer = with_known_tokens(completed.get("tokenizer", {}))
         ensemble = self.settings.tables.get("ensemble")
         settings = RecipeSettings(
-            files,
+            build(self.settings.tables["data"], completed.get("data", {}), "data"),
             build(self.settings.tables.get("tokenizer", TokenizerSettings), tokenizer, "tokenizer"),
             build(configuration, completed.get("model", {}), "model"),
             build(self.settings.tables.get("training", Training), completed.get("training", {}), "training"),

@@ -43,6 +43,12 @@ _TOPIC_OF: Mapping[str, str] = MappingProxyType(
 )
 
 
+def longest_option(what: str, usual: int) -> Option:
+    """Return the option of a maximum length whose default is the usual one, or what a published model reads."""
+    or_else = f"{usual} tokens, or the context of a published model if that is less"
+    return Option(f"Maximum length of {what}", "tokens", least=1, or_else=or_else)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """What a training command has besides the settings of the run."""

@@ -15,6 +15,7 @@ from qkv.data.report import expect_some_left, refuse
 from qkv.data.tagged import Tagged
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, Place, setting
+from qkv.tasks.length import longer_allowed
 from qkv.tasks.notes import reporting, state
 from qkv.tasks.python_values import as_source, labeled_line
 from qkv.tasks.settings import Pairs, TokenizerSettings
@@ -248,7 +249,7 @@ def numbered(
     """
     ids, begins = encode_words(text.words, tokenizer)
     if len(ids) > longest:
-        hint = "Shorten or split it, or allow longer ones with " + setting("longest", len(ids)) + "."
+        hint = "Shorten or split it, " + longer_allowed(len(ids), tokenizer)
         raise DataError(Place(name, text.line), f"at most {longest} tokens", f"{len(ids)}", hint)
     features = features_of(text.words[0], tokenizer, wide)
     return EncodedText(ids, begins, tuple(labels.index(label) for label in text.tags), text.line, features)

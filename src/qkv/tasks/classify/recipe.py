@@ -5,8 +5,7 @@ from typing import Any
 
 from qkv.data.labeled import Unit
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import CheckpointError, ConfigError, quantity, setting
-from qkv.hub.families.load import described
+from qkv.errors import CheckpointError, quantity, setting
 from qkv.hub.published import PublishedConfig
 from qkv.models.configs.reader import ClassifierConfig
 from qkv.tasks.classify.data import (
@@ -22,6 +21,7 @@ from qkv.tasks.classify.model import Config, build_model
 from qkv.tasks.classify.objective import LabelTask, ReaderModel
 from qkv.tasks.classify.settings import CLASSIFY
 from qkv.tasks.folds import Examples
+from qkv.tasks.length import expect_readable, length_defaults
 from qkv.tasks.notes import reporting
 from qkv.tasks.origin import Origin
 from qkv.tasks.recipe import Recipe, RecipeSettings
@@ -71,7 +71,8 @@ def label_recipe(settings: TaskSettings, read_texts: ReadTexts, unit: Unit) -> L
         LabelTask,
         _identity,
         _summary,
-        check=_expect_length,
+        defaults_of=length_defaults,
+        check=expect_readable,
         adapt=_expect_labels,
         published=PublishedConfig,
         inspect=inspect_texts,
@@ -86,16 +87,6 @@ def _identity(text: LabeledText, settings: LabelSettings) -> dict[str, Any]:
 def _summary(text: LabeledText, _: ReaderModel) -> str:
     train, valid = quantity(len(text.train), "training text"), quantity(len(text.valid), "validation text")
     return f"{train}, {valid}; {quantity(len(text.labels), 'label')}"
-
-
-def _expect_length(settings: LabelSettings) -> None:
-    """Refuse texts that are longer than a published model reads."""
-    if not isinstance(settings.model, PublishedConfig):
-        return
-    context = described(settings.model).config.context
-    if settings.data.longest > context:
-        hint = "It is what the model of " + setting("from") + " reads at most."
-        raise ConfigError(setting("longest"), f"at most {context:,}", f"{settings.data.longest:,}", hint)
 
 
 def _expect_labels(text: LabeledText, origin: Origin | None) -> LabeledText:

@@ -20,6 +20,7 @@ from qkv.tasks.settings import (
     TaskSettings,
     TokenizerSettings,
     column,
+    longest_option,
 )
 from qkv.training_settings import Settings as Training
 
@@ -66,7 +67,7 @@ class ClassifyFiles(SkipSettings, ClassifyData):
     """Labeled texts to train on and to validate on."""
 
     valid_data: Annotated[Pairs | None, Option(f"The same for validation; {LABELED_HELD_OUT}")] = None
-    longest: Annotated[int, Option("Maximum length of a text", "tokens", least=1)] = 512
+    longest: Annotated[int, longest_option("a text", 512)] = 512
 
 
 # For a few thousand sentences on a laptop; chosen on the validation part of SST-2.

@@ -74,7 +74,7 @@ class Generator:
         self,
         prompts: Sequence[str],
         *,
-        tokens: int = TOKENS,
+        tokens: int | None = None,
         temperature: float = TEMPERATURE,
         top_k: int | None = None,
         top_p: float | None = None,
@@ -90,7 +90,8 @@ class Generator:
 
         Args:
             prompts: texts of at least one token each.
-            tokens: number of tokens to add.
+            tokens: number of tokens to add; None for 200, or for what the context holds, of text that
+                cannot exceed it.
             temperature: scores are divided by it: below 1 for likelier text, 1 for the model's own distribution; 0
                 takes the most likely token.
             top_k: sample from the k most likely tokens only.
@@ -127,7 +128,7 @@ class Generator:
                 [sources[index] for index in indices], [keys[index] for index in indices], sampling, no_repeat_ngram
             )
             # One row of token ids per step.
-            steps = [next(draws) for _ in range(tokens)]
+            steps = [next(draws) for _ in range(tokens or TOKENS)]
             for index, ids in zip(indices, zip(*steps, strict=True) if steps else [()] * len(indices), strict=True):
                 completed[index] = prompts[index] + "".join(self.tokenizer.decode_stream(sources[index], ids))
         return completed
@@ -136,7 +137,7 @@ class Generator:
         self,
         prompt: str,
         *,
-        tokens: int = TOKENS,
+        tokens: int | None = None,
         temperature: float = TEMPERATURE,
         top_k: int | None = None,
         top_p: float | None = None,
@@ -159,16 +160,16 @@ class Generator:
         sampling = Sampling(temperature, top_k, top_p, seed)
         source = self._encode(prompt, long_prompt)
         if self.tokenizer.imported is not None:
-            drawn = self._sampled_tokens(source, sampling, tokens, no_repeat_ngram)
+            drawn = self._sampled_tokens(source, sampling, self._limit(tokens, source), no_repeat_ngram)
             return self.tokenizer.decode_stream(source, drawn)
         draws = self._sample_endlessly([source], row_keys([source]), sampling, no_repeat_ngram)
-        return self.tokenizer.decode_stream(source, (next(draws)[0] for _ in range(tokens)))
+        return self.tokenizer.decode_stream(source, (next(draws)[0] for _ in range(tokens or TOKENS)))
 
     def continuations(
         self,
         sources: Sequence[list[int]],
         *,
-        tokens: int = TOKENS,
+        tokens: int | None = None,
         sampling: Sampling | None = None,
         beam: int = 1,
         no_repeat_ngram: int | None = None,
@@ -177,7 +178,7 @@ class Generator:
 
         Args:
             sources: at least one token each.
-            tokens: the largest number of tokens to add, the end token included.
+            tokens: the largest number of tokens to add, the end token included; None as for `generate`.
             sampling: how tokens are drawn; None for the likeliest one at each step.
             beam: beam width; more than 1 draws nothing.
             no_repeat_ngram: as for `generate`.
@@ -190,14 +191,13 @@ class Generator:
             ConfigError: a number is outside its range.
         """
         _check(tokens=tokens, beam=beam, no_repeat_ngram=no_repeat_ngram)
-        self._expect_fits_context(tokens, max(map(len, sources), default=0), "the longest prompt")
+        limits = [self._limit(tokens, ids) for ids in sources]
         sampling, keys = sampling or Sampling(temperature=0), row_keys(sources)
         continuations: list[list[int]] = [[] for _ in sources]
         padded = isinstance(self.model, LanguageModel)
         for indices in in_batches(range(len(sources)), _ROWS) if padded else _by_length(sources):
-            batch = self._continue_batch(
-                [sources[i] for i in indices], [keys[i] for i in indices], tokens, sampling, beam, no_repeat_ngram
-            )
+            rows, row_limits = [sources[i] for i in indices], [limits[i] for i in indices]
+            batch = self._continue_batch(rows, [keys[i] for i in indices], row_limits, sampling, beam, no_repeat_ngram)
             for index, ids in zip(indices, batch, strict=True):
                 continuations[index] = ids
         return continuations
@@ -301,12 +301,19 @@ class Generator:
         return ids[-context:]
 
     def _continue_batch(
-        self, sources: list[list[int]], keys: list[int], tokens: int, sampling: Sampling, beam: int, ngram: int | None
+        self,
+        sources: list[list[int]],
+        keys: list[int],
+        limits: list[int],
+        sampling: Sampling,
+        beam: int,
+        ngram: int | None,
     ) -> list[list[int]]:
         """Continue a batch of prompts to the end token."""
         device = device_of(self.model)
         source, lengths = collate_sources(sources, max(self.tokenizer.pad, 0), device)
-        settings: dict[str, Any] = {"bos": 0, "eos": self._end(), "limit": tokens, "never": self._forbidden()}
+        limit = torch.tensor(limits, device=device)
+        settings: dict[str, Any] = {"bos": 0, "eos": self._end(), "limit": limit, "never": self._forbidden()}
         model: Stepper[Any] = Prompted(cast("PaddedReader", self.model))
         if ngram is not None:
             sink = self._forbidden()[0] if self._forbidden() else self.model.config.size
@@ -321,18 +328,18 @@ class Generator:
             hypotheses = sample(model, source, lengths, sampling=sampling, keys=sample_keys, **settings)
         return [list(hypothesis.ended_at(self._ends()).ids) for hypothesis in hypotheses]
 
-    def _sampled_tokens(self, source: list[int], sampling: Sampling, tokens: int, ngram: int | None) -> Iterator[int]:
+    def _sampled_tokens(self, source: list[int], sampling: Sampling, limit: int, ngram: int | None) -> Iterator[int]:
         """Sample tokens one at a time, up to the end token, as `continuations` does."""
-        self._expect_fits_context(tokens, len(source), "the prompt")
         draws = self._sample_endlessly([source], row_keys([source]), sampling, ngram)
-        return takewhile(lambda token: token not in self._ends(), (next(draws)[0] for _ in range(tokens)))
+        return takewhile(lambda token: token not in self._ends(), (next(draws)[0] for _ in range(limit)))
 
-    def _expect_fits_context(self, tokens: int, length: int, prompt: str) -> None:
-        """Refuse more tokens than fit in the context after a prompt of some length."""
-        longest = self.model.config.context - length
-        if tokens > longest:
-            got, hint = f"{tokens:,}", f"Ask for fewer, or shorten {prompt}."
+    def _limit(self, tokens: int | None, source: list[int]) -> int:
+        """Return how many tokens a prompt gets; refuse more than fit in the context after it."""
+        longest = self.model.config.context - len(source)
+        if (tokens or 1) > longest:
+            got, hint = f"{tokens or 1:,}", "Ask for fewer, or shorten the prompt."
             raise DataError("tokens", f"at most {longest:,}, to the end of the context", got, hint)
+        return tokens or min(TOKENS, longest)
 
     def _end(self) -> int:
         """Return the end token; one beyond the vocabulary where the model has none."""

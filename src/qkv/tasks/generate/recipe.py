@@ -5,13 +5,13 @@ from typing import Any
 
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import quantity
-from qkv.hub.families.load import described
 from qkv.hub.published import PublishedConfig
 from qkv.tasks.generate.data import TrainingText, inspect, read_for_training
 from qkv.tasks.generate.model import Config, build_model
 from qkv.tasks.generate.objective import LanguageTask
 from qkv.tasks.generate.scoring import TextModel
 from qkv.tasks.generate.settings import GENERATE, GenerateFiles
+from qkv.tasks.length import context_of
 from qkv.tasks.recipe import Recipe, RecipeSettings
 
 _CONTEXT = 256
@@ -40,7 +40,7 @@ def _identity(text: TrainingText, settings: LanguageSettings) -> dict[str, Any]:
 def _defaults_of(config: Config, files: GenerateFiles) -> Mapping[str, Mapping[str, object]]:
     if not isinstance(config, PublishedConfig) or config.context is not None:
         return {}
-    return {"model": {"context": min(_CONTEXT, described(config).config.context)}}
+    return {"model": {"context": min(_CONTEXT, context_of(config))}}
 
 
 def _summary(text: TrainingText, _: TextModel) -> str:

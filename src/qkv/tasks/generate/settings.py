@@ -47,7 +47,9 @@ class GenerateEvaluation(EvaluationSettings, GenerateText):
 class GenerateRequest(RequestSettings):
     """How the prompts of a request are continued."""
 
-    tokens: Annotated[int, Option("Number of tokens to add", least=1)] = TOKENS
+    tokens: Annotated[
+        int | None, Option("Number of tokens to add", least=1, or_else=f"{TOKENS}, or what the context holds")
+    ] = None
     temperature: Annotated[
         float,
         Option("Below 1 for likelier text, 1 for the model's own distribution; 0 takes the likeliest token"),

@@ -20,6 +20,7 @@ from qkv.tasks.settings import (
     TaskSettings,
     TokenizerSettings,
     column,
+    longest_option,
 )
 from qkv.training_settings import Settings as Training
 
@@ -70,7 +71,7 @@ class TagFiles(SkipSettings, TagData):
     """Labeled sentences to train on and to validate on."""
 
     valid_data: Annotated[Sentences | None, Option(f"The same for validation; {LABELED_HELD_OUT}")] = None
-    longest: Annotated[int, Option("Maximum length of a sentence", "tokens", least=1)] = 512
+    longest: Annotated[int, longest_option("a sentence", 512)] = 512
 
 
 TAG = TaskSettings(

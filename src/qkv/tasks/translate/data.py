@@ -14,6 +14,7 @@ from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.tasks.corpora.manifest import VALID_PAIRS
 from qkv.tasks.corpora.pairs import PairCorpus, PairsInMemory, PreparedPairs
 from qkv.tasks.corpora.prepared import held_out_pairs, open_for_training
+from qkv.tasks.length import longer_allowed
 from qkv.tasks.notes import reporting
 from qkv.tasks.pairs import PairSources, read_training_pairs
 from qkv.tasks.tokenizing import Unknown, exceeds, learn_tokenizer, sample_of
@@ -164,7 +165,7 @@ def _examples(
         source, target = encode_pair(pair.source, pair.target, tokenizer, copies=copies)
         for ids, name in zip((source, target), names, strict=True):
             if len(ids) > longest:
-                hint = "Shorten or remove the line, or allow longer ones with " + setting("longest", len(ids)) + "."
+                hint = "Shorten or remove the line, " + longer_allowed(len(ids), tokenizer)
                 refuse("long", DataError(Place(name, pair.line), f"at most {longest} tokens", f"{len(ids)}", hint))
                 break
         else:

@@ -1,16 +1,17 @@
 """How long a translation may become by default: as long as those that were trained on."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from qkv.checkpoint.json_values import JsonValue
 from qkv.errors import CheckpointError
+from qkv.nn.positions import PositionEmbedding
 from qkv.tasks.runs import OTHER_VERSION
 from qkv.tasks.translate.settings import MORE_TOKENS, TOKENS_PER_SOURCE_TOKEN
 
@@ -31,14 +32,16 @@ class LengthLimit:
     Args:
         longest: numbers of source tokens, ascending, each with the largest number of tokens of a target above the usual
             limit of its source, whose source had at most so many; targets ascend too.
+        most: how many tokens the positions of the model hold; None for any number.
 
     Example:
         >>> limit = LengthLimit.of([(np.array([9, 6, 4]), np.array([12, 60, 20]))])
         >>> limit, limit(torch.tensor([5, 6, 30])).tolist()
-        (LengthLimit(longest=((6, 60),)), [31, 76, 106])
+        (LengthLimit(longest=((6, 60),), most=None), [31, 76, 106])
     """
 
     longest: tuple[tuple[int, int], ...] = ()
+    most: int | None = None
 
     @classmethod
     def of(cls, parts: Iterable[Lengths]) -> "LengthLimit":
@@ -78,18 +81,24 @@ class LengthLimit:
         """Return the limit of an ensemble: the largest of its models."""
         return cls(_rising(pair for limit in limits for pair in limit.longest))
 
+    def within(self, models: Iterable[nn.Module]) -> "LengthLimit":
+        """Return the limit of models: what their learned positions hold at most, if they have some."""
+        positions = (getattr(model, "positions", None) for model in models)
+        learned = [one for one in positions if isinstance(one, PositionEmbedding) and one.kind == "learned"]
+        return replace(self, most=min((one.length - one.skipped for one in learned), default=None))
+
     def to_json_value(self) -> list[JsonValue]:
         """Return the pairs as lists."""
         return [list(pair) for pair in self.longest]
 
     def __call__(self, source_tokens: Tensor) -> Tensor:
         """Return the maximum tokens of each translation (B,), from the number of source tokens (B,)."""
-        usual = TOKENS_PER_SOURCE_TOKEN * source_tokens + MORE_TOKENS
-        if not self.longest:
-            return usual
-        sources, targets = torch.tensor(self.longest, device=source_tokens.device).T.contiguous()
-        trained = torch.searchsorted(sources, source_tokens, right=True)  # (B,): how many pairs have shorter sources
-        return torch.maximum(usual, torch.cat([targets.new_zeros(1), targets + MORE_TOKENS])[trained])
+        limit = TOKENS_PER_SOURCE_TOKEN * source_tokens + MORE_TOKENS
+        if self.longest:
+            sources, targets = torch.tensor(self.longest, device=source_tokens.device).T.contiguous()
+            trained = torch.searchsorted(sources, source_tokens, right=True)  # (B,): how many have shorter sources
+            limit = torch.maximum(limit, torch.cat([targets.new_zeros(1), targets + MORE_TOKENS])[trained])
+        return limit if self.most is None else limit.clamp(max=self.most)
 
 
 def _rising(pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

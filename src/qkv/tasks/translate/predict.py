@@ -138,7 +138,7 @@ class Translator:
         self.tokenizer = tokenizer
         self.longest = longest
         self.table = table
-        self.limit = limit
+        self.limit = limit.within(self.models)
         self.right_to_left = tuple(right_to_left) or (False,) * len(self.models)
         self.chosen = chosen
         self.bleu_tokenize: BleuTokenizer = bleu_tokenize
@@ -334,6 +334,9 @@ class Translator:
         if how.mean != Decoding.mean and max(Counter(self.right_to_left).values()) == 1:
             hint = "There is nothing to average: omit it, or give several runs."
             raise ConfigError(setting("mean"), "several models of one direction", "one", hint)
+        if how.max_tokens is not None and self.limit.most is not None and how.max_tokens > self.limit.most:
+            hint = "It has no more positions: omit it for as many as they hold."
+            raise ConfigError("max_tokens", f"at most {self.limit.most:,} for this model", f"{how.max_tokens:,}", hint)
         if how.ban_unknown and (self.tokenizer.unk < 0 or self.tokenizer.unk in self.tokenizer.never_written):
             hint = "Omit it: it has no unknown token."
             raise ConfigError("ban_unknown", "a model that can write an unknown token", self.tokenizer.kind, hint)

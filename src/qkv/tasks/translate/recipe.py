@@ -14,6 +14,7 @@ from qkv.hub.published import PublishedConfig
 from qkv.metrics.translation import WMT, BleuTokenizer, measures_bleu
 from qkv.settings import as_dict
 from qkv.tasks.folds import Examples
+from qkv.tasks.length import expect_readable, length_defaults
 from qkv.tasks.members import write_members
 from qkv.tasks.notes import note
 from qkv.tasks.pairs import pair_examples
@@ -39,6 +40,10 @@ SYMBOLS: Mapping[str, Mapping[str, object]] = MappingProxyType(
     {"tokenizer": {"tokenizer": "none", "minimum": 1, "unicode": "none"}}
 )
 """Defaults for the columns of a table: each symbol is a token, a combining accent too if a character is a symbol."""
+
+
+_ENDS = 1
+"""The begin token, beside which a decoder reads a whole target."""
 
 
 @final
@@ -114,6 +119,7 @@ def _summary(text: Parallel, _: TranslationModel) -> str:
 
 def _check(settings: TranslationSettings) -> None:
     """Refuse settings that contradict each other: of copying and the vocabulary, of features and what reads them."""
+    expect_readable(settings, _ENDS)
     tokenizer, table, copies = settings.tokenizer, settings.data.table, settings.model.copy != "none"
     assert isinstance(tokenizer, TranslateTokenizer)
     if copies and not tokenizer.shared:
@@ -135,7 +141,7 @@ def _check(settings: TranslationSettings) -> None:
 def _defaults_of(config: TranslationConfig, files: TranslateFiles) -> Mapping[str, Mapping[str, object]]:
     if config.copy != "none":
         return COPYING
-    return {} if files.table is None else SYMBOLS
+    return length_defaults(config, files, _ENDS) if files.table is None else SYMBOLS
 
 
 def _runs(settings: TranslationSettings, out: Path) -> Iterator[tuple[TranslationSettings, Path]]:

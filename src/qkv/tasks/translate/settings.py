@@ -24,6 +24,7 @@ from qkv.tasks.settings import (
     TaskSettings,
     TokenizerSettings,
     WordTableSettings,
+    longest_option,
 )
 from qkv.training_settings import Settings as Training
 
@@ -60,7 +61,7 @@ class TranslateFiles(BleuSettings, PairFiles, WordTableSettings):
     holdout: Annotated[int | None, Option("Pairs to hold out if there are none to validate on", or_else=HELD_OUT)] = (
         None
     )
-    longest: Annotated[int, Option("Maximum length of a line", "tokens", least=1)] = 256
+    longest: Annotated[int, longest_option("a line", 256)] = 256
 
 
 @dataclass(frozen=True, kw_only=True)

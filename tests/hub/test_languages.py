@@ -8,17 +8,22 @@ from typing import Any
 import pytest
 import tokenizers
 import torch
+from tests.cli.command import refused, run, succeeded
 from tests.hub.export_scripts import answers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
 import qkv
 from qkv.errors import CheckpointError, ConfigError
+from qkv.hub.families.load import FAMILIES
+from qkv.hub.families.tokenizer import read_tokenizer
+from qkv.hub.folder import Folder
+from qkv.serving.models import open_models, read_request
 from qkv.tasks.exporting import export
 from qkv.tasks.translate.decoding import Decoding
 
 M2M = Path(__file__).parent / "families" / "m2m_100"
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
-CODES = ["eng_Latn", "fra_Latn", "en_XX", "fr_XX"]
+CODES = ["eng_Latn", "fra_Latn", "en_XX", "fr_XX", "__en__", "__fr__"]
 TEXT = ["the cat sat on the mat", "a hat on the cat", "that cat ate the hat"]
 CLASSES = {
     "NllbTokenizer": ("fra_Latn", ["fra_Latn"], ["</s>"]),
@@ -65,6 +70,82 @@ def test_sources_of_nllb_are_those_of_transformers(settings: dict[str, Any], tmp
     ours = qkv.load(folder).tokenizer
     for text in [*TEXT, "", "a  hat"]:
         assert ours.encode(text) == theirs(text).input_ids
+
+
+PIECES = ["▁the", "▁cat", "▁hat", "▁", "t", "h", "e", "c", "a"]
+NAMED = {
+    "NllbTokenizer": ["fra_Latn", "zho_Hans"],
+    "MBartTokenizer": ["fr_XX", "zh_CN"],
+    "MBart50Tokenizer": ["fr_XX", "zh_CN"],
+}
+"""For classes codes of languages that are not their usual one."""
+
+
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.filterwarnings("ignore")
+def test_sources_of_a_named_language_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", minversion="5.10")
+    names = [*SPECIAL, *PIECES]
+    numbers = {piece: number for number, piece in enumerate(names)}
+    of_pieces = {"vocab": numbers, "merges": []} if name == "NllbTokenizer" else {"vocab": [(x, -1.0) for x in names]}
+    theirs = getattr(transformers, name)(**of_pieces)
+    shutil.copytree(M2M, tmp_path / "model")
+    theirs.save_pretrained(tmp_path / "model")
+    ours = read_tokenizer(Folder(tmp_path / "model"), FAMILIES["m2m_100"], len(theirs))
+    assert ours is not None
+    for code in NAMED[name]:
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "model", src_lang=code)
+        named = ours.with_languages(code, code)
+        for text in ["the cat", "a  hat the", "", f"{code} the cat", f"the cat {code}"]:
+            assert named.encode(text) == theirs(text).input_ids
+        assert named.encode("the cat", target=True)[0] == theirs.convert_tokens_to_ids(code)
+        assert named.encode("the cat", target=True)[1:] == ours.encode("the cat", target=True)
+    assert ours.encode("the cat") == theirs.__class__.from_pretrained(tmp_path / "model")("the cat").input_ids
+
+
+def test_a_source_of_m2m_begins_with_its_code(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "model", {}, tokenizer_class="M2M100Tokenizer", src_lang="fr")
+    tokenizer = qkv.load(folder).tokenizer
+    assert tokenizer.pieces(tokenizer.encode("the cat")) == ["__fr__", "▁the", "▁cat", "</s>"]
+    for code in ("en", "__en__"):
+        named = tokenizer.with_languages(code, "fr")
+        assert named.pieces(named.encode("the cat")) == ["__en__", "▁the", "▁cat", "</s>"]
+        assert named.pieces(named.encode("the cat", target=True)) == ["__fr__", "▁the", "▁cat"]
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_language_is_the_same_by_command_server_and_python(side: str, tmp_path: Path) -> None:
+    name = f"{side}_language"
+    folder = folder_of(tmp_path / "model", {}, tokenizer_class="NllbTokenizer")
+    translator = qkv.load(folder)
+    how = Decoding(max_tokens=6, **{name: "fra_Latn"})
+    found = translator.translate_fully(TEXT, how)
+    if side == "source":
+        other = folder_of(tmp_path / "other", {}, tokenizer_class="NllbTokenizer", src_lang="fra_Latn")
+        expected = qkv.load(other).translate_fully(TEXT, Decoding(max_tokens=6))
+    else:
+        expected = translator.translate_fully(TEXT, Decoding(max_tokens=6, prefix="fra_Latn"))
+    assert [answer.target_tokens for answer in found] == [answer.target_tokens for answer in expected]
+    assert [answer.source_tokens for answer in found] == [answer.source_tokens for answer in expected]
+    assert found[0].source_tokens[0] == ("fra_Latn" if side == "source" else "eng_Latn")
+    flag = f"--{side}-language"
+    done = succeeded(run("translate", folder, flag, "fra_Latn", "--max-tokens", "6", feed="\n".join(TEXT)))
+    texts = [answer.text for answer in found]
+    assert done.stdout.splitlines() == texts
+    (model,) = open_models([folder], "cpu").values()
+    request = read_request({"inputs": TEXT, "max_tokens": 6, name: "fra_Latn"}, model)
+    assert [row["translations"][0]["text"] for row in model.compute(request.inputs, request.settings)] == texts  # type: ignore[index]
+    with pytest.raises(ConfigError, match=f'{name}: expected the code of a language of the model; got "fra_Lat"'):
+        translator.translate(TEXT, Decoding(**{name: "fra_Lat"}))
+    refused(run("translate", "example", flag, "fra_Latn", feed="Hallo ."), flag)
+
+
+def test_a_tokenizer_that_adds_no_code_refuses_a_source_language(tmp_path: Path) -> None:
+    translator = qkv.load(folder_of(tmp_path / "model", {}))
+    with pytest.raises(ConfigError, match="source_language: expected a tokenizer that adds its code"):
+        translator.translate(TEXT, Decoding(source_language="fra_Latn"))
+    (answer,) = translator.translate_fully(["the cat"], Decoding(max_tokens=3, target_language="fra_Latn"))
+    assert answer.target_tokens[0] == "fra_Latn"
 
 
 def test_a_language_that_the_tokenizer_lacks_is_named(tmp_path: Path) -> None:

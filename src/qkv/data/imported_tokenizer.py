@@ -16,7 +16,7 @@ from qkv.data.growth import expect_modest
 from qkv.data.marian_pieces import FILES, NUMBERS, SOURCE, TARGET, MarianPieces, Token
 from qkv.data.segments import byte_alphabet
 from qkv.data.vocabulary import IMPORTED, parse
-from qkv.errors import DataError, out_of_memory_text
+from qkv.errors import ConfigError, DataError, nearest, out_of_memory_text, setting
 
 _NAMES = ("format", "source", "target", "numbers", "files", "pad", "bos", "eos", "unk", "others", "marks")
 _NEVER, _FORCED = "never", "forced"
@@ -93,6 +93,41 @@ class ImportedTokenizer:
         object.__setattr__(sources, "_languages", (self._language(target=False),) * 2)
         return sources
 
+    def with_languages(self, source: str | None, target: str | None) -> "ImportedTokenizer":
+        """Return the tokenizer for a source of another language, and for targets that begin with another one's code.
+
+        Args:
+            source, target: codes of languages, such as "fra_Latn", "fr_XX" or "fr"; None for those as before.
+
+        Raises:
+            ConfigError: the tokenizer has no such code, or adds no code to a source.
+        """
+        other = copy(self)
+        if target is not None:
+            object.__setattr__(other, "forced", self._code(target, "target_language"))
+        if source is not None:
+            code = self._code(source, "source_language")
+            language, codes = self._language(target=False), self._codes().values()
+            added = [token.number for token in language.encode("", special=True) if token.number in codes]
+            if not added:
+                hint = "Name the class of the tokenizer in tokenizer_config.json, such as NllbTokenizer."
+                raise ConfigError(setting("source_language"), "a tokenizer that adds its code", "one without", hint)
+            object.__setattr__(other, "_reads", (added[0], code))
+        return other
+
+    def _codes(self) -> dict[str, int]:
+        """Return the ids of the codes of languages, which are the special tokens without brackets."""
+        special = self._language(target=False).special
+        names = special.items() if isinstance(special, Mapping) else ()
+        return {name.strip("_"): number for number, name in names if name[:1] not in ("<", "[")}
+
+    def _code(self, name: str, argument: str) -> int:
+        codes = self._codes()
+        if (code := codes.get(name.strip("_"))) is None:
+            hint = nearest(name, codes) or "Omit it: the model is one of few languages."
+            raise ConfigError(setting(argument), "the code of a language of the model", f'"{name[:80]}"', hint)
+        return code
+
     @property
     def size(self) -> int:
         """One more than the largest id."""
@@ -114,6 +149,10 @@ class ImportedTokenizer:
         """Encode a text to ids, each with the characters that it stands for."""
         with _typed(self.where, _ENCODES):
             tokens = self._language(target=target).encode(text, special=self.marks and not target)
+        if self.marks and not target and (reads := self.__dict__.get("_reads")) is not None:
+            usual, code = reads
+            place = -1 if tokens[-1].number == usual else 0
+            tokens[place] = tokens[place]._replace(number=code)
         self._expect_read(token.number for token in tokens)
         return tokens
 
@@ -261,7 +300,7 @@ class _Library:
     def __init__(self, source: str, where: str) -> None:
         self._library = _library(source, where)
         added = self._library.get_added_tokens_decoder()
-        self.special = frozenset(number for number, token in added.items() if token.special)
+        self.special = {number: token.content for number, token in added.items() if token.special}
         self._letters = byte_alphabet() if isinstance(self._library.decoder, decoders.ByteLevel) else {}
 
     def encode(self, text: str, *, special: bool) -> list[Token]:

@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Literal, final, get_args
@@ -14,7 +15,7 @@ from tokenizers import models, trainers
 from qkv.data.choices import Form, TokenizerKind
 from qkv.data.segments import SPECIALS, bare, bpe_splitter, byte_alphabet, chunks, join_pieces, require_text, split_text
 from qkv.data.vocabulary import IMPORTED, KINDS_LISTED, OF_BYTES, Vocabulary, parse
-from qkv.errors import ConfigError, DataError, expect_name
+from qkv.errors import ConfigError, DataError, expect_name, setting
 
 if TYPE_CHECKING:
     from qkv.data.imported_tokenizer import ImportedTokenizer
@@ -164,6 +165,22 @@ class Tokenizer:
     def of_imported(cls, imported: "ImportedTokenizer") -> "Tokenizer":
         """Return the tokenizer of a published model."""
         return cls(Vocabulary("none", False, SPECIALS, ()), imported=imported)
+
+    def with_languages(self, source: str | None, target: str | None) -> "Tokenizer":
+        """Return the tokenizer of a published model of many languages for two of them.
+
+        Args:
+            source, target: codes of languages, such as "fra_Latn", "fr_XX" or "fr"; None for those as before.
+
+        Raises:
+            ConfigError: the tokenizer has no such code.
+        """
+        if self.imported is None:
+            hint, argument = "Omit it.", "target_language" if source is None else "source_language"
+            raise ConfigError(setting(argument), "a published model of many languages", "one trained here", hint)
+        other = copy(self)
+        other.imported = self.imported.with_languages(source, target)
+        return other
 
     @property
     def source(self) -> "Tokenizer":

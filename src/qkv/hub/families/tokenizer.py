@@ -56,8 +56,15 @@ def _tokenizer(folder: Folder, family: Family, limit: int) -> Tokenizer | None:
     return Tokenizer.of_imported(imported)
 
 
-_LANGUAGES = {"Nllb": ("eng_Latn", True), "MBart": ("en_XX", False), "MBart50": ("en_XX", True)}
-"""For classes of tokenizers the usual language of sources, and whether its code is before the text or after its end."""
+_LANGUAGES = {
+    "Nllb": ("eng_Latn", "{}", True),
+    "MBart": ("en_XX", "{}", False),
+    "MBart50": ("en_XX", "{}", True),
+    "M2M100": ("en", "__{}__", True),
+}
+"""For classes of tokenizers the usual language of sources, its token, and whether that is before the text or after its
+end.
+"""
 
 
 def _with_language(source: str, folder: Folder) -> str:
@@ -66,8 +73,8 @@ def _with_language(source: str, folder: Folder) -> str:
     name = f"{table.get('tokenizer_class')}".removesuffix("Fast").removesuffix("Tokenizer")
     if name not in _LANGUAGES:
         return source
-    usual, before = _LANGUAGES[name]
-    code, end = (_content(table.get(name) or usual) for name, usual in (("src_lang", usual), ("eos_token", "</s>")))
+    usual, form, before = _LANGUAGES[name]
+    code, end = form.format(table.get("src_lang") or usual), _content(table.get("eos_token") or "</s>")
     document: Any = parse(source, str(folder.path / _TOKENIZER))
     added = document.get("added_tokens") if isinstance(document, dict) else None
     ids = {_content(token): token.get("id") for token in added or () if isinstance(token, dict)}

@@ -43,6 +43,8 @@ class Decoding(DecodingSettings):
         mean: how the predictions of several models are averaged.
         ban_unknown: whether the unknown token is never written.
         no_repeat_ngram: n; no n tokens in a row are written twice. None for no limit.
+        source_language, target_language: codes of languages, such as "fra_Latn", of a published model of many; None
+            as its folder says.
         prefix: what each translation begins with; None for nothing.
         sampling: sampling settings; None to take the most likely tokens.
         unknown: the weights that select the source word for an unknown token; None to leave it.

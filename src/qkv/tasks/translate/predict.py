@@ -322,6 +322,11 @@ class Translator:
             DataError: a line is too long; the message gives its number.
             ConfigError: attention is requested of a model without attention, or a setting needs other models.
         """
+        if (how.source_language, how.target_language) != (None, None):
+            translator = copy(self)
+            translator.tokenizer = self.tokenizer.with_languages(how.source_language, how.target_language)
+            how = replace(how, source_language=None, target_language=None)
+            return translator.translate_best(lines, how, attention=attention, first=first, keys=keys, session=session)
         lines = expect_texts(lines, "lines")
         texts = [self.symbols(line, number) for number, line in enumerate(lines, start=first)]
         sources = list[OpenSource]()

@@ -130,6 +130,11 @@ def _count(help: str, or_else: object = None) -> Option:
     return Option(help, least=1, most=_MOST, hint="Omit it for the default.", or_else=or_else)
 
 
+def _language(side: str) -> Option:
+    """Return the option of a language code."""
+    return Option(f"Code of the {side} language, of a published model of many", or_else="as its folder says")
+
+
 @dataclass(frozen=True)
 class SearchSettings:
     """How a translation is searched for."""
@@ -153,6 +158,8 @@ class SearchSettings:
     no_repeat_ngram: Annotated[
         int | None, Option("Write no sequence of so many tokens twice", least=1, hint="3 suits most texts.")
     ] = None
+    source_language: Annotated[str | None, _language("source")] = None
+    target_language: Annotated[str | None, _language("target")] = None
 
 
 _CHOSEN = "as chosen in training"

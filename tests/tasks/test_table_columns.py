@@ -237,6 +237,19 @@ def test_python_and_command_name_the_same_columns(tmp_path: Path) -> None:
     assert succeeded(run("check", "classify", "--data", path)).stdout == f"{report}\n"
 
 
+def test_what_is_wrong_with_a_file_is_said_before_what_is_wrong_with_its_columns(tmp_path: Path) -> None:
+    path, columns = tmp_path / "memory.csv", ["--source-col", "2", "--target-col", "3"]
+    text = "ID,German,English\n" + "".join(f'{n},"ein Hund, {n}","a dog, {n}"\n' for n in range(30))
+    path.write_text(text)
+    refused(run("check", "translate", "--data", path), "--source-col: expected one of 3 columns", "ID, German, English")
+    refused(run("check", "translate", "--data", path, *columns), "expected text in column 2", "--cells texts")
+    done = succeeded(run("check", "translate", "--data", path, *columns, "--cells", "texts"))
+    assert "source from column 2" in done.stdout
+    path.write_text(text, encoding="utf-16")
+    for more in ([], ["--source-col", "German", "--target-col", "English"]):
+        refused(run("check", "translate", "--data", path, *more), "expected valid UTF-8", "iconv -f UTF-16")
+
+
 TABLES: Mapping[str, tuple[str, dict[str, str], list[str]]] = {
     "classify": (
         "id,kind,review\n" + "".join(f'{n},{"good" if n % 2 else "bad"},"a fine, film {n}"\n' for n in range(30)),

@@ -94,7 +94,7 @@ def taken(table: type, flags: dict[str, Any]) -> dict[str, Any]:
     """
     hints = hints_of(table)
     read = {name: read_flag(hints[name], flags.pop(name)) for name in defaults_of(table)}
-    return vars(build(table, {name: item for name, item in read.items() if item is not None}))
+    return dict(vars(build(table, {name: item for name, item in read.items() if item is not None})))
 
 
 def _metavar(hint: Any) -> str | None:

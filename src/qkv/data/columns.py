@@ -68,10 +68,11 @@ class TextColumns(NamedTuple):
         rows = split_rows(chain(start, lines), str(path), separator)
         first_row = next(rows, None)
         if first_row is None:
+            expect_some_left()
             raise DataError(Place(path), "lines with columns", "none", "Check how the file was made.")
         first = [normalize("NFC", cell.strip()) for cell in first_row[1]]
         headed = any(is_name(column, first) for column in self.columns) or _names_columns(first, known)
-        chosen = self._chosen(first if headed else None, len(first), str(path), known)
+        chosen = self._chosen(first, headed, str(path), known)
         shown = ", ".join(
             f"{name} from column {index + 1}{f' ({brief(first[index])})' if headed else ''}"
             for name, index in zip(self.names, chosen, strict=True)
@@ -92,9 +93,10 @@ class TextColumns(NamedTuple):
             expect_some_left()
 
     def _chosen(
-        self, header: Sequence[str] | None, width: int, path: str, known: Sequence[frozenset[str]]
+        self, first: Sequence[str], headed: bool, path: str, known: Sequence[frozenset[str]]
     ) -> tuple[int, int]:
         """Return the indices of the columns."""
+        header, width = first if headed else None, len(first)
         given = [
             None if column is None else index_of(column, header, width, setting(f"{name}_col"), path)
             for name, column in zip(self.names, self.columns, strict=True)
@@ -110,9 +112,9 @@ class TextColumns(NamedTuple):
                 given[position] = position if other is None else 1 - other
         for name, index in zip(self.names, given, strict=True):
             if index is None:
-                columns = f": {', '.join(map(brief, header[:12]))}" if header is not None else ""
+                expected = f"one of {width} columns of {path}: {', '.join(map(brief, first[:12]))}"
                 hint = "Give its name in the first line, or its position, from 1."
-                raise ConfigError(setting(f"{name}_col"), f"one of {width} columns of {path}{columns}", "none", hint)
+                raise ConfigError(setting(f"{name}_col"), expected, "none", hint)
         if given[0] == given[1]:
             expected = "another column than " + setting(f"{self.names[0]}_col")
             raise ConfigError(setting(f"{self.names[1]}_col"), expected, "the same", "Give each its own.")

@@ -119,6 +119,11 @@ class WordTable:
             try:
                 pairs.append(Pair(table.source_symbols(line, where), table.target_symbols(line, where), number))
             except DataError as error:
+                if "\t" not in line and last > 1:
+                    hint = (
+                        error.args[3] + " Columns of texts, as in CSV, are read with " + setting("cells", "texts") + "."
+                    )
+                    error = DataError(*error.args[:3], hint)
                 refuse("columns" if line.strip() and line.count("\t") < last - 1 else "empty", error)
         if not pairs:
             expect_some_left()

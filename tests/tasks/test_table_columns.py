@@ -90,7 +90,7 @@ def test_any_table_is_read_as_two_plain_columns(
     path = folder / ("table.tsv" if sep == "tab" else "table.csv" if len(order) % 2 else "table.txt")
     path.write_text(written.getvalue())
     columns: dict[str, Any] = {f"{name}_col": begin + name if begin else 1 + order.index(name) for name in ROLES[task]}
-    if given_sep or task == "tag":
+    if given_sep:
         columns["sep"] = sep
     if task == "translate":
         columns["cells"] = "texts"

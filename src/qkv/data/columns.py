@@ -42,9 +42,18 @@ class TextColumns(NamedTuple):
     columns: tuple[Column | None, Column | None] = (None, None)
     sep: Separator | None = None
 
+    @property
+    def are_given(self) -> bool:
+        """Whether a column is given, or what separates them."""
+        return self.sep is not None or any(column is not None for column in self.columns)
+
+    def separator(self, path: Path | Lines, lines: Sequence[str]) -> str:
+        """Return what separates the fields of a file that starts with these lines."""
+        return separator_of(path, lines) if self.sep is None else SEPARATORS[self.sep]
+
     def applies(self, path: Path | Lines) -> bool:
-        """Whether a file is read by columns: they are named, or it is CSV by its name and its lines."""
-        if self.sep is not None or any(column is not None for column in self.columns):
+        """Whether a file is read by columns: they are given, or it is CSV by its name and its lines."""
+        if self.are_given:
             return not isinstance(path, Lines)
         return _ending(path) == ".csv" and separator_of(path, list(islice(each_line(path), _LOOKED_AT))) != "\t"
 
@@ -64,7 +73,7 @@ class TextColumns(NamedTuple):
         """
         lines = each_line(path)
         start = list(islice(lines, _LOOKED_AT))
-        separator = separator_of(path, start) if self.sep is None else SEPARATORS[self.sep]
+        separator = self.separator(path, start)
         rows = split_rows(chain(start, lines), str(path), separator)
         first_row = next(rows, None)
         if first_row is None:

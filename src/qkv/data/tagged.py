@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from qkv.data.columns import SEPARATORS, TextColumns, index_of, is_name, split_rows
+from qkv.data.columns import TextColumns, index_of, is_name, split_rows
 from qkv.data.corpus import header_message, read_lines, repeated_header, silent
 from qkv.data.hints import seems, text_messages
 from qkv.data.labeled import LABEL_NAMES, cells_of, counts_text, exchanged_too, more_lines, seems_header, spellings
@@ -118,8 +118,8 @@ def read_tagged(
         [('Ada', 'wrote'), ('Yes',)]
     """
     lines = read_lines(path, blank=True)
-    if columns.sep is not None and columns.sep != "tab":
-        lines = _with_tabs(lines, str(path), SEPARATORS[columns.sep])
+    if columns.are_given and (separator := columns.separator(path, lines)) != "\t":
+        lines = _with_tabs(lines, str(path), separator)
     header = _header(lines, columns)
     names = [] if header is None else _without_header(lines, header, path, say)
     comments = comments_of(lines)

@@ -58,14 +58,18 @@ def test_the_address_opens_the_viewer_until_it_is_interrupted(model: Path) -> No
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdout is not None
-        url = process.stdout.readline().strip()
-        assert url.startswith("http://127.0.0.1:")
-        with httpx.Client(base_url=url.partition("/enter/")[0]) as browser:
-            assert browser.get(url).status_code == 200
-            assert list(browser.get("/api/scene").json()["sequences"]) == ["source", "target"]
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            assert url.startswith("http://127.0.0.1:")
+            with httpx.Client(base_url=url.partition("/enter/")[0], timeout=60) as browser:
+                home = browser.get(url).text.partition("url=")[2].partition('"')[0]  # to which the cookie is bound
+                scene = browser.get(f"{home}api/scene").json()
+                assert [sequence["name"] for sequence in scene["sequences"]] == ["source", "target"]
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+        finally:
+            process.kill()  # the block waits for it, also after a failure
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def test_one_page_that_needs_no_server(model: Path, tmp_path: Path) -> None:
     assert "for any browser" in done.stderr
     page = (tmp_path / "ab.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
-    assert answers(page)["api/scene"]["title"] == "ab"
+    assert answers(page)["api/scene"]["title"] == "run: ab"
 
 
 def test_a_picture_of_one_head(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A trained model with a text, or a recorded trace, as a scene, and the viewer on it."""
 
 import gc
+from dataclasses import replace
 from pathlib import Path
 
 from qkv.data.corpus import decode
@@ -31,7 +32,7 @@ def scene_of_command(
     source_col: int | None = None,
     features_col: int | None = None,
 ) -> Scene:
-    """Build the scene for a command.
+    """Build the scene for a command; its title begins with the name of the run.
 
     Args:
         run: a run folder, or a trace.
@@ -66,7 +67,8 @@ def scene_of_command(
         trained = trained.with_columns(source_col, features_col)
     if is_example(run):
         report_outside_grammar([content], 1, trained.tokenizer)
-    return trained.scene(content, tokens)
+    scene = trained.scene(content, tokens)
+    return replace(scene, title=f"{run.resolve().name}: {scene.title}")
 
 
 def show_until_interrupted(scene: Scene, port: int, *, browser: bool) -> None:

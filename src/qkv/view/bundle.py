@@ -86,9 +86,9 @@ def compressed(page: str) -> str:
     return f"<!doctype html>{head}{data}<script>{_UNPACK}</script>"
 
 
-def framed(page: str, title: str) -> str:
-    """Return a page of `one_file` in a frame for a notebook, compressed."""
-    frame = 'sandbox="allow-scripts" width="100%" height="640" style="border:0"'
+def framed(page: str, title: str, height: int = 640) -> str:
+    """Return a page of `one_file` in a frame for a notebook, compressed; its height in pixels."""
+    frame = f'sandbox="allow-scripts" width="100%" height="{height}" style="border:0"'
     return (
         f'<iframe title="{escape(title, quote=True)}" {frame} srcdoc="{escape(compressed(page), quote=True)}"></iframe>'
     )

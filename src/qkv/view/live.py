@@ -243,7 +243,7 @@ class LivePage:
         return f"LivePage({self.title!r}: {len(self.text) / 1e6:.1f} MB, {self.differ} of {self.checked} texts differ)"
 
     def _repr_html_(self) -> str:
-        return framed(self.text, self.title)
+        return framed(self.text, self.title, 960)  # the text to type stands above the views
 
 
 def live_data(model: LiveModel) -> dict[str, Any]:

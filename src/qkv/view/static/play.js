@@ -69,6 +69,7 @@ function play(found, ramps) {
     "details.changes",
     element("summary", "Change the model"),
     ...kinds.map((kind) => mechanism(kind, changes[kind], compute, soon)),
+    element("p.told", "Heads: press one to switch it off."),
     heads(attentions, off, compute),
   );
   const controls = task === "generate" ? [drawing(sampling, compute, soon)] : [];
@@ -83,6 +84,7 @@ function play(found, ramps) {
     panel,
     element("p.told", note),
   );
+  byId("summary").hidden = true; // the text and the answer stand below
   byId("page").before(play);
   compute();
 }
@@ -167,7 +169,7 @@ function heads(attentions, off, compute) {
   const rows = attentions.map(([name, { short, heads }]) =>
     element("div.layerheads", element("span", { title: name }, short), ...Array.from({ length: heads }, (_, head) => one(name, short, head))),
   );
-  return element("div.switches", { role: "group", "aria-label": "Heads: switch off what you want to leave out" }, ...rows);
+  return element("div.switches", { role: "group", "aria-label": "Heads" }, ...rows);
 }
 
 /** @param {{ temperature: number, seed: number, tokens: number }} sampling @param {() => void} compute @param {() => void} soon */

@@ -181,6 +181,9 @@ def test_no_view_is_wider_than_the_screen(opened, served, scene, view, width):
     page = shown(opened, served(scene), view, viewport={"width": width, "height": 844})
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert len(page.locator(".lead").inner_text()) > 40
+    said = page.locator(".numbers p").all_inner_texts()[:-1]
+    assert [text.split()[0] for text in said] == page.locator(".head").first.locator(".label").all_text_contents()
+    assert all(len(text.split()) > 3 for text in said)
 
 
 @pytest.mark.slow

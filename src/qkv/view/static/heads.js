@@ -2,6 +2,7 @@
 
 import { latest, sidesOf } from "./answers.js";
 import { painted } from "./colors.js";
+import { touched } from "./controls.js";
 import { element } from "./dom.js";
 import { figure, finite, floats } from "./numbers.js";
 
@@ -26,15 +27,31 @@ export function heads(home, page) {
   const gallery = element("div.gallery", { "aria-busy": "true" });
   const numbers = element("aside.panel.numbers", { "aria-label": "The numbers of a head" });
   home.append(filters, element("div.heads-split", gallery, numbers));
+  let [shown, fresh] = [/** @type {Element | null} */ (null), false];
   /** @param {Element | null} head whose numbers are shown */
   const pointed = (head) => {
     if (!head) return;
+    shown = head;
     const title = element("h3", head.closest(".layer")?.querySelector("h2")?.textContent ?? "", ", ", head.querySelector("h3")?.textContent ?? "");
-    const parts = [...head.querySelectorAll(".labels, dl")].map((part) => part.cloneNode(true));
-    numbers.replaceChildren(title, ...parts);
+    const labels = [...head.querySelectorAll(".label")].map((label) => element("p", label.cloneNode(true), " ", label.getAttribute("title") ?? ""));
+    const hint = touched() ? "Touch a head for its numbers, and again for its map." : "Point at a head for its numbers, click it for its map.";
+    const note = element("p.note", `A bar that reaches its mark is a label. ${hint}`);
+    numbers.replaceChildren(title, ...labels, ...[...head.querySelectorAll("dl")].map((list) => list.cloneNode(true)), note);
   };
-  for (const kind of ["pointerover", "focusin"])
-    gallery.addEventListener(kind, ({ target }) => pointed(/** @type {Element} */ (target).closest(".head")));
+  const headOf = (/** @type {Event} */ { target }) => /** @type {Element} */ (target).closest(".head");
+  // A finger cannot point: its first touch shows the numbers, and only the next one follows the link.
+  gallery.addEventListener("pointerdown", (event) => {
+    fresh = event.pointerType === "touch" && headOf(event) !== shown;
+  });
+  gallery.addEventListener("click", (event) => {
+    if (!fresh) return;
+    event.preventDefault();
+    event.stopPropagation();
+    pointed(headOf(event));
+    fresh = false;
+  });
+  gallery.addEventListener("pointerover", (event) => event.pointerType !== "touch" && pointed(headOf(event)));
+  gallery.addEventListener("focusin", (event) => pointed(headOf(event)));
   const run = latest(gallery);
   /** @type {Promise<Head[]> | undefined} */
   let asked;
@@ -112,7 +129,7 @@ function card({ layer, head, thumbnail, labels }, state, page) {
   const named =
     holding.length > 0
       ? holding.map(({ name }) => element("span.label", { title: MEANING[name] }, name))
-      : [element("span.label.none", "none")];
+      : [element("span.label.none", { title: "no bar reaches its mark" }, "none")];
   const numbers = labels.map(({ name, value, threshold, holds }) => {
     const bar = element("i.gauge");
     bar.style.setProperty("--share", String(Math.min(1, Math.max(0, value ?? 0))));

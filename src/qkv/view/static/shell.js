@@ -72,7 +72,7 @@ const VIEWS = {
   heads: {
     title: "Heads",
     sentence:
-      "All heads at a glance, labeled by measured behavior. Many heads have no label. Each map has a color scale of its own.",
+      "All heads at a glance, labeled by where their weights lie. Each map has a color scale of its own.",
     open: heads,
     controls: ["colors", "log"],
   },

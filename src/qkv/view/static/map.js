@@ -7,7 +7,7 @@ import { equation } from "./equation.js";
 import { levelAt } from "./mapdraw.js";
 import { matrix } from "./matrix.js";
 import { clamp, count, figure } from "./numbers.js";
-import { draw, margins } from "./picture.js";
+import { NEAR, draw, margins } from "./picture.js";
 import { progress } from "./progress.js";
 import { LARGEST, viewport, zoomed } from "./viewport.js";
 
@@ -96,6 +96,8 @@ export function map(home, page) {
       const { left, top, right, bottom } = margins(field);
       const side = Math.min(LARGEST, (field.clientWidth - left - right) / own.size.columns);
       field.style.setProperty("--fit", `${top + bottom + own.size.rows * side}px`);
+      const read = top + bottom + own.size.rows * NEAR;
+      field.style.setProperty("--read", `${read < innerHeight ? read : 0}px`); // if the screen has room for all tokens
       const [x, y, scale] = (state.at ?? "").split("_").map(Number);
       if ([x, y, scale].every(Number.isFinite) && scale > 0) view.set({ x, y, scale });
       else if (rows !== own.size.rows || columns !== own.size.columns) view.fit();

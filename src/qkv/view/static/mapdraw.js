@@ -69,7 +69,6 @@ export function drawTile(pen, view, plot, place, image, levels) {
  * @param {string} color
  */
 export function drawMesh(pen, view, box, color) {
-  if (view.scale < 8) return;
   pen.strokeStyle = color;
   pen.lineWidth = 1;
   pen.beginPath();

@@ -11,7 +11,7 @@ import { drawAxis, drawMesh, drawTile, drawTrack, inSight, levelAt } from "./map
 /** @typedef {{ canvas: HTMLCanvasElement, field: HTMLElement }} Surface */
 /** @typedef {Surface & { view: Viewport, own: Matrix, plot: Box, ramp: import("./colors.js").Color[] }} Given */
 
-const NEAR = 11; // pixels for a cell from which on tokens are written
+export const NEAR = 11; // pixels for a cell from which on tokens are written, and lines between cells drawn
 
 /**
  * Margins around the plot: for tokens, and for the tracks.
@@ -19,7 +19,7 @@ const NEAR = 11; // pixels for a cell from which on tokens are written
  */
 export function margins(field) {
   const narrow = field.clientWidth < 560;
-  return narrow ? { left: 64, top: 64, right: 34, bottom: 34 } : { left: 112, top: 88, right: 64, bottom: 56 };
+  return narrow ? { left: 64, top: 76, right: 34, bottom: 34 } : { left: 112, top: 88, right: 64, bottom: 56 };
 }
 
 /**
@@ -51,7 +51,7 @@ export function draw({ canvas, field, view, own, plot, ramp }) {
   clipped(pen, cells, () => {
     pen.imageSmoothingEnabled = false;
     for (const place of places) drawTile(pen, view, plot, place, image, own.levels);
-    drawMesh(pen, view, cells, color.mesh);
+    if (view.scale >= NEAR) drawMesh(pen, view, cells, color.mesh);
     if (own.hovered) mark(pen, view, plot, own.hovered, 1, color);
     const kept = own.kept();
     if (kept) mark(pen, view, plot, kept, 2, color);

@@ -297,3 +297,39 @@ def test_links_are_those_of_the_threshold_without_special_tokens(opened, served)
     assert links.count() == 2
     assert page.locator(".sources [data-note=hidden]").inner_text().endswith("[CLS]")
     assert page.locator(".legend").inner_text().split()[-1] == "0.300"
+    assert "answer" not in page.locator(".lead").inner_text()
+
+
+def test_a_page_that_waits_for_its_first_answer_says_so(opened, served, scene):
+    page = opened(served(scene))
+    page.route("**/api/scene", lambda route: None)
+    page.reload()
+    assert page.evaluate("getComputedStyle(document.getElementById('page'), '::before').content") == '"Computing …"'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", ["steps", "whatif"])
+def test_a_computation_is_that_of_a_token_in_the_middle(opened, served, scene, view):
+    page = shown(opened, served(scene), view)
+    assert page.locator(".ribbon [aria-selected=true]").inner_text() == scene.sequences["text"][6]
+
+
+@pytest.mark.slow
+def test_pooling_is_offered_where_cells_are_pooled(opened, served, scene, long_scene):
+    for some, pooled in ((scene, False), (long_scene, True)):
+        page = shown(opened, served(some), "map")
+        assert page.locator("[aria-label='Cells when zoomed out']").is_visible() == pooled
+
+
+@pytest.mark.slow
+def test_a_finger_sees_the_numbers_of_a_head_before_its_map(opened, served, scene):
+    phone = {"viewport": {"width": 390, "height": 600}, "has_touch": True, "is_mobile": True}
+    page = shown(opened, served(scene), "heads", **phone)
+    card, numbers = page.locator(".head a").nth(3), page.locator(".numbers")
+    card.tap()
+    assert "view=heads" in page.url
+    assert numbers.locator("h3").inner_text() == "layer 1, head 1"
+    assert numbers.bounding_box()["y"] < 600
+    card.tap()
+    page.wait_for_selector(_READY["map"])
+    assert "layer=1&head=1" in page.url

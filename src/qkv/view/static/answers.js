@@ -100,6 +100,14 @@ export function nameOf(tokens, place) {
 }
 
 /**
+ * The token whose computation is shown: one in the middle, since a first token often sees only itself.
+ * @param {import("./shell.js").Page} page @param {State} state @returns {string}
+ */
+export function queryOf({ layers }, { layer, query }) {
+  return query ?? String(Math.floor(layers[Number(layer)].rows / 2));
+}
+
+/**
  * Use only the result of the last of several promises; if it fails, show the error in the container.
  * @param {HTMLElement} home
  * @returns {<T>(promise: Promise<T>, then: (value: T) => void) => Promise<void>}

@@ -60,9 +60,9 @@ export function matrix(page, listener) {
       const asked = [at, head, how, quantity].join(" ");
       if (asked === opened) return false;
       opened = asked;
-      const { rows, columns } = layer();
+      const { rows, columns, levels } = layer();
       Object.assign(own.size, { rows, columns });
-      own.levels = 1 + Math.max(0, Math.ceil(Math.log2(Math.max(rows, columns) / SIZE)));
+      own.levels = levels;
       own.finest = Math.min(own.levels - 1, finestOf(page.source, state) ?? 0);
       own.tiles?.close();
       own.tiles = tiles(page.source, { layer: at, head }, { how, quantity }, listener);

@@ -13,7 +13,7 @@ import { whatif } from "./whatif.js";
 
 /** @typedef {Record<string, string>} State the contents of the URL: view, layer, head, query, key, … */
 /** @typedef {{ name: string, path: string, kind: string, queries: number, keys: number, equation: string }} Named sequences by number, a short name and the path in the model */
-/** @typedef {Named & { heads: number, rows: number, columns: number }} Layer */
+/** @typedef {Named & { heads: number, rows: number, columns: number, levels: number }} Layer */
 /** @typedef {{ show: (state: State) => void, close?: () => void }} View */
 
 /**
@@ -64,8 +64,7 @@ const VIEWS = {
   },
   whatif: {
     title: "What if",
-    sentence:
-      "Change the query or the mechanism, and compare the same token before and after; or change heads, and see how the model's answer moves.",
+    sentence: "Change the query or the mechanism, and compare the same token before and after.",
     open: whatif,
     controls: ["layer", "head"],
   },
@@ -260,8 +259,11 @@ const CONTROLS = {
     if (!field.hidden) page.source.json("api/answer").then(fill, () => {});
     return field;
   },
-  how: ({ how }, { go }) =>
-    segmented("Cells when zoomed out", CHOICES.how, how, (to) => go({ how: to })),
+  how: ({ how, layer }, { layers, go }) => {
+    const field = segmented("Cells when zoomed out", CHOICES.how, how, (to) => go({ how: to }));
+    field.hidden = layers[Number(layer)].levels === 1; // each cell is one weight
+    return field;
+  },
   links: ({ links }, { go }) => select("Links", CHOICES.links, links, (to) => go({ links: to })),
   special: ({ special }, { go }) =>
     segmented("Tokens", CHOICES.special, special, (to) => go({ special: to })),

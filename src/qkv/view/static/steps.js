@@ -1,6 +1,6 @@
 // The computation of one token, step by step, with its numbers.
 
-import { latest, nameOf, path } from "./answers.js";
+import { latest, path, queryOf } from "./answers.js";
 import { ribbon } from "./controls.js";
 import { element, formula, token } from "./dom.js";
 import { short } from "./numbers.js";
@@ -18,7 +18,8 @@ export function steps(home, page) {
   let shown = "";
   return {
     show: (state) => {
-      const { layer, head, query = "0", colors } = state;
+      const { layer, head, colors } = state;
+      const query = queryOf(page, state);
       const asked = path("steps", { layer, head, query });
       if (`${asked} ${colors}` === shown) return;
       shown = `${asked} ${colors}`;

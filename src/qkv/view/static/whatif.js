@@ -1,6 +1,6 @@
 // What if: the same token under another mechanism, compared with the recorded one or a third.
 
-import { latest, nameOf, path } from "./answers.js";
+import { latest, nameOf, path, queryOf } from "./answers.js";
 import { button, offeredOr, ribbon, segmented, select, slider } from "./controls.js";
 import { element, token } from "./dom.js";
 import { finite, short } from "./numbers.js";
@@ -18,7 +18,7 @@ import { compared } from "./compare.js";
 /** @typedef {Kinds & { recorded: Record<"score" | "normalizer" | "mask", Choice> }} Mechanisms */
 
 /** Where a change applies as the whole model runs, and what then takes the place of the output of a head. */
-const SCOPES = { none: "nowhere", head: "this head", layer: "this layer", model: "all layers" };
+const SCOPES = { none: "nothing", head: "this head", layer: "this layer", model: "all layers" };
 const OUTPUTS = { changed: "of the changed mechanism", zero: "zero", mean: "its mean over the text" };
 const PARTS = /** @type {const} */ ({ score: "scores", normalizer: "normalizers", mask: "masks" });
 
@@ -41,7 +41,8 @@ export function whatif(home, page) {
   let vector = [];
 
   const show = (state) => {
-    const { layer, head, query = "0" } = state;
+    const { layer, head } = state;
+    const query = queryOf(page, state);
     changes = { before: parsed(state.before), after: parsed(state.after) };
     wide = { scope: offeredOr(SCOPES, state.scope, "none"), output: offeredOr(OUTPUTS, state.output, "changed") };
     const asked = `${layer} ${head} ${query} ${state.colors} ${wide.scope} ${wide.output}`;
@@ -90,10 +91,10 @@ export function whatif(home, page) {
     });
     whole.hidden = !page.answers;
     whole.replaceChildren(
-      element("h3", "The model's answer", element("small", " if the change after applied where it runs")),
+      element("h3", "The model's answer", element("small", " if the change “after” is applied to")),
       element(
         "div.controls",
-        segmented("Where", SCOPES, wide.scope, (scope) => page.go({ scope })),
+        segmented("Applied to", SCOPES, wide.scope, (scope) => page.go({ scope })),
         select("output", OUTPUTS, wide.output, (output) => page.go({ output })),
       ),
       told,
@@ -126,12 +127,13 @@ export function whatif(home, page) {
       (answer) => told.replaceChildren(moved(answer, Object.keys(changed).length > 0)),
     );
   };
-  const ask = ({ layer, head, query = "0" }) => {
+  const ask = (/** @type {import("./shell.js").State} */ state) => {
+    const { layer, head } = state;
     if (wide.scope !== "none") {
       clearTimeout(wider);
       wider = setTimeout(() => rerun({ layer, head }), 200);
     }
-    const where = { layer: Number(layer), head: Number(head), query: Number(query) };
+    const where = { layer: Number(layer), head: Number(head), query: Number(queryOf(page, state)) };
     const one = (to) => page.source.post("api/whatif", { ...where, ...to });
     const wanted =
       Object.keys(changes.before).length === 0 ? [one(changes.after)] : [one(changes.after), one(changes.before)];
@@ -169,7 +171,7 @@ function moved({ before, after, rows, omitted }, changed) {
     const kind = now.name === best.name ? "tr" : "tr.turned";
     return element(kind, element("th", { scope: "row" }, token(row.label)), element("td", ...cells), element("td.amounts", bar, share(row.moved)));
   });
-  const head = element("tr", ...["at", "likeliest, before → after", "moved"].map((name) => element("th", { scope: "col" }, name)));
+  const head = element("tr", ...["at", "likeliest, before → after", "probability moved"].map((name) => element("th", { scope: "col" }, name)));
   const table = element("table.moved", element("thead", head), element("tbody", ...lines));
   const notes = [same ? (changed ? "Nothing moves." : "Nothing is changed yet: choose another mechanism after, or another output.") : "", omitted ? `${omitted} rows that move less are not shown.` : ""].filter(Boolean);
   return element("div", ...(before || after ? texts : []), ...notes.map((note) => element("p.missing", note)), table);

@@ -181,6 +181,23 @@ def test_a_short_text_fits_on_a_desktop_screen_without_scrolling(opened, served,
     assert page.evaluate("document.documentElement.scrollHeight <= innerHeight")
 
 
+@pytest.mark.slow
+def test_the_tokens_of_a_paragraph_are_written_beside_its_map(opened, served):
+    query, key, value = torch.randn(3, 1, 48, 4, generator=torch.Generator().manual_seed(8))
+    words = tuple(f"w{place}" for place in range(48))
+    scene = Scene("a paragraph", {"text": words}, (Layer("only", "self", "text", "text", query, key, value),))
+    page = view_of(opened, served(scene), "map", ".field-of-view canvas[data-state=exact]")
+    assert float(page.locator(".field-of-view canvas").get_attribute("data-scale")) >= 11
+    assert page.locator(".mapcard").bounding_box()["height"] < 900
+
+
+@pytest.mark.slow
+def test_a_phone_shows_the_token_that_the_graph_follows(opened, served, mechanisms):
+    page = view_of(opened, served(mechanisms), "graph", ".graph .node", viewport=_PHONE)
+    box = page.locator(".node").first.bounding_box()
+    assert 0 <= box["x"] <= 390 - box["width"]
+
+
 def bounds(item):
     return item.bounding_box()
 

@@ -1,7 +1,9 @@
+import io
 import math
 
 import pytest
 import torch
+from matplotlib.image import imread
 
 import qkv
 from qkv.functional import attention, attention_with_weights
@@ -16,6 +18,20 @@ _READY = {
     "heads": ".gallery .head",
 }
 _VIEWS = tuple(_READY)
+_LUMINANCE = torch.tensor([0.2126, 0.7152, 0.0722])
+_OUTLINE = """
+to => {
+  const node = document.activeElement;
+  for (const each of [node, ...node.querySelectorAll('canvas')]) each.style.outline = to;
+}
+"""
+_FOCUSED = """
+() => {
+  const node = document.activeElement;
+  const { left, top, right, bottom } = node.getBoundingClientRect();
+  return [node.localName + (node.className && '.' + node.className), [left, top, right, bottom]];
+}
+"""
 
 
 def shown(opened, url, view, more="", **options):
@@ -165,6 +181,9 @@ def test_heads_are_labeled_with_their_numbers_or_with_none(opened, served, scene
     for card in page.locator(".head").all():
         holding = card.locator(".holds dt").all_inner_texts()
         assert card.locator(".label").all_inner_texts() == (holding or ["none"])
+    said = page.locator(".numbers p").all_inner_texts()[:-1]
+    assert [text.split()[0] for text in said] == page.locator(".head").first.locator(".label").all_text_contents()
+    assert all(len(text.split()) > 3 for text in said)
     total = int(page.locator(".filter small").first.inner_text())
     page.locator(".filter").filter(has_text="none").click()
     assert page.locator(".head").count() <= total
@@ -181,9 +200,6 @@ def test_no_view_is_wider_than_the_screen(opened, served, scene, view, width):
     page = shown(opened, served(scene), view, viewport={"width": width, "height": 844})
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert len(page.locator(".lead").inner_text()) > 40
-    said = page.locator(".numbers p").all_inner_texts()[:-1]
-    assert [text.split()[0] for text in said] == page.locator(".head").first.locator(".label").all_text_contents()
-    assert all(len(text.split()) > 3 for text in said)
 
 
 @pytest.mark.slow
@@ -215,7 +231,7 @@ def test_text_can_be_read_in_light_and_dark(opened, served, scene, view, scheme)
 def luminance(text):
     parts = torch.tensor([float(part) for part in text[text.index("(") + 1 : -1].split(",")[:3]]) / 255
     linear = torch.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
-    return math.fsum((linear * torch.tensor([0.2126, 0.7152, 0.0722])).tolist())
+    return math.fsum((linear * _LUMINANCE).tolist())
 
 
 @pytest.mark.slow
@@ -247,6 +263,53 @@ def test_all_views_are_reached_by_the_keyboard_alone(opened, served, scene):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("view", _VIEWS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_focus_is_seen_on_every_kind_of_control(opened, served, scene, view, scheme):
+    """Around each, at least a line as long as its visible edge changes its contrast."""
+    page = shown(opened, served(scene), view, "&query=3&key=2", color_scheme=scheme)
+    kinds = set()
+    for _ in range(120):
+        page.keyboard.press("Tab")
+        kind, box = page.evaluate(_FOCUSED)
+        if kind == "body" or kind in kinds:
+            continue
+        kinds.add(kind)
+        left, top, right, bottom = box
+        clip = {"x": max(0, left - 6), "y": max(0, top - 6)}
+        clip |= {"width": min(1280, right + 6) - clip["x"], "height": min(800, bottom + 6) - clip["y"]}
+        focused = page.screenshot(clip=clip)
+        page.evaluate(_OUTLINE, "none")
+        plain = page.screenshot(clip=clip)
+        page.evaluate(_OUTLINE, "")
+        lighter, darker = (torch.stack([seen(focused), seen(plain)]).aminmax(dim=0)[at] for at in (1, 0))
+        changed = int(((lighter + 0.05) / (darker + 0.05) > 2).sum())
+        assert changed > clip["width"] + clip["height"], kind
+    assert len(kinds) >= 3
+
+
+def seen(picture):
+    """The luminance of each pixel."""
+    pixels = torch.from_numpy(imread(io.BytesIO(picture))[..., :3].copy())
+    linear = torch.where(pixels <= 0.04045, pixels / 12.92, ((pixels + 0.055) / 1.055) ** 2.4)
+    return linear @ _LUMINANCE
+
+
+@pytest.mark.slow
+def test_the_graph_is_walked_by_arrow_keys(opened, served, scene):
+    page = shown(opened, served(scene), "graph", "&way=text&follow=11")
+    page.locator(".node[tabindex='0']").focus()
+    for key, layer in (("ArrowLeft", 1), ("ArrowLeft", 0), ("ArrowRight", 1)):
+        page.keyboard.press(key)
+        said = page.evaluate("document.activeElement.ariaLabel")
+        assert page.locator(".readout").inner_text().replace("\n", " ").split()[0] == said.split(":")[0]
+        assert page.evaluate("document.activeElement.offsetLeft") == page.locator(".column").nth(layer).evaluate(
+            "node => node.offsetLeft"
+        )
+        assert page.locator(".graph .links path.on").count() > 0
+
+
+@pytest.mark.slow
 def test_the_whole_model_answers_under_a_change(opened, served):
     scene = qkv.load("example").scene("Ein Hund schläft .")
     page = shown(opened, served(scene), "whatif", "&head=1")
@@ -273,30 +336,6 @@ def test_the_whole_model_answers_under_a_change(opened, served):
 def test_a_recording_without_its_model_changes_pictures_only(opened, served, scene):
     page = shown(opened, served(scene), "whatif")
     assert page.locator(".whole").is_hidden()
-
-
-def test_links_are_those_of_the_threshold_without_special_tokens(opened, served):
-    weights = torch.tensor(
-        [[0.7, 0.1, 0.1, 0.1], [0.4, 0.3, 0.2, 0.1], [0.4, 0.05, 0.25, 0.3], [0.97, 0.01, 0.01, 0.01]]
-    )
-    zeros = torch.zeros(1, 4, 1)
-    layer = Layer("one", "self", "text", "text", zeros, zeros, zeros, {"bias": weights.log()[None]})
-    given = Scene("", {"text": ("[CLS]", "a", "dog", ".")}, (layer,))
-    page = shown(opened, served(given), "alignment")
-    links = page.locator(".links path")
-    assert links.count() == int((weights >= 0.05 * 0.97).sum())
-    page.get_by_label("Links").select_option("most")
-    page.wait_for_timeout(500)
-    assert links.count() == 2
-    page.get_by_label("Links").select_option("top1")
-    page.wait_for_timeout(500)
-    assert links.count() == 4
-    page.get_by_role("button", name="without special").click()
-    # Of "a", "dog" and ".", which have 0.3, 0.3 and 0.01: the last is less than 5 % of 0.3.
-    page.wait_for_timeout(500)
-    assert links.count() == 2
-    assert page.locator(".sources [data-note=hidden]").inner_text().endswith("[CLS]")
-    assert page.locator(".legend").inner_text().split()[-1] == "0.300"
     assert "answer" not in page.locator(".lead").inner_text()
 
 
@@ -333,3 +372,27 @@ def test_a_finger_sees_the_numbers_of_a_head_before_its_map(opened, served, scen
     card.tap()
     page.wait_for_selector(_READY["map"])
     assert "layer=1&head=1" in page.url
+
+
+def test_links_are_those_of_the_threshold_without_special_tokens(opened, served):
+    weights = torch.tensor(
+        [[0.7, 0.1, 0.1, 0.1], [0.4, 0.3, 0.2, 0.1], [0.4, 0.05, 0.25, 0.3], [0.97, 0.01, 0.01, 0.01]]
+    )
+    zeros = torch.zeros(1, 4, 1)
+    layer = Layer("one", "self", "text", "text", zeros, zeros, zeros, {"bias": weights.log()[None]})
+    given = Scene("", {"text": ("[CLS]", "a", "dog", ".")}, (layer,))
+    page = shown(opened, served(given), "alignment")
+    links = page.locator(".links path")
+    assert links.count() == int((weights >= 0.05 * 0.97).sum())
+    page.get_by_label("Links").select_option("most")
+    page.wait_for_timeout(500)
+    assert links.count() == 2
+    page.get_by_label("Links").select_option("top1")
+    page.wait_for_timeout(500)
+    assert links.count() == 4
+    page.get_by_role("button", name="without special").click()
+    # Of "a", "dog" and ".", which have 0.3, 0.3 and 0.01: the last is less than 5 % of 0.3.
+    page.wait_for_timeout(500)
+    assert links.count() == 2
+    assert page.locator(".sources [data-note=hidden]").inner_text().endswith("[CLS]")
+    assert page.locator(".legend").inner_text().split()[-1] == "0.300"

@@ -49,6 +49,7 @@ export function graph(home, page) {
         stage.replaceChildren(
           drawn(answer, page, chain, home.clientWidth - 48, (text) => readout.replaceChildren(...text)),
         );
+        stage.scrollLeft = stage.scrollWidth; // to the token that is followed
       };
       readout.replaceChildren(touched() ? "Touch a token or a line." : "Hover over a token or a line.");
       run(page.source.json(asked), fill);
@@ -95,7 +96,7 @@ function drawn(graph, page, chain, room, say) {
   const at = (layer, token) => ({ x: layer * gap, y: HEADER + (lines.get(token) ?? 0) * ROW });
   const [width, height] = [chain.length * gap + 120, HEADER + places.length * ROW + 4];
   const largest = Math.max(...graph.links.map(({ weight }) => Math.abs(finite(weight))), 1e-9);
-  const home = element("div.graph", { role: "img", "aria-label": spoken(graph, chain.length, name) });
+  const home = element("div.graph", { role: "group", "aria-label": spoken(graph, chain.length, name) });
   home.style.setProperty("--gap", `${gap}px`);
   Object.assign(home.style, { width: `${width}px`, height: `${height}px` });
   const links = shape("svg", { width, height, class: "links", "aria-hidden": "true" });
@@ -134,22 +135,30 @@ function drawn(graph, page, chain, room, say) {
   };
   const nodes = graph.nodes.map((node) => {
     const { x, y } = at(node.layer, node.token);
-    const item = element("span.node", token(name(node)));
+    const mass = `${(100 * node.mass).toFixed(1)} %`;
+    const tabindex = node.layer === chain.length ? 0 : -1; // the arrow keys lead from there to the others
+    const item = element("span.node", { tabindex, role: "img", "aria-label": `${name(node)}: ${mass} of the mass followed` }, token(name(node)));
     Object.assign(item.style, { left: `${x}px`, top: `${y - ROW / 2 + 2}px` });
     item.style.setProperty("--share", String(Math.sqrt(Math.max(0, node.mass))));
     const touches = (link) =>
       (link.layer === node.layer && link.from === node.token) ||
       (link.layer + 1 === node.layer && link.to === node.token);
-    item.addEventListener("pointerenter", () =>
-      focus(touches, [
-        token(name(node), "chip"),
-        " holds ",
-        element("output", `${(100 * node.mass).toFixed(1)} %`),
-        " of the mass followed",
-      ]),
-    );
-    item.addEventListener("pointerleave", () => focus());
+    const point = () => focus(touches, [token(name(node), "chip"), " holds ", element("output", mass), " of the mass followed"]);
+    for (const kind of ["pointerenter", "focus"]) item.addEventListener(kind, point);
+    for (const kind of ["pointerleave", "blur"]) item.addEventListener(kind, () => focus());
     return item;
+  });
+  home.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+    const from = graph.nodes[nodes.findIndex((item) => item === document.activeElement)];
+    if (!step || !from) return;
+    event.preventDefault();
+    const [across, down] = step;
+    const far = ({ token }) => Math.abs(token - from.token);
+    const next = graph.nodes
+      .filter(({ layer, token }) => layer === from.layer + across && (across || Math.sign(token - from.token) === down))
+      .sort((a, b) => far(a) - far(b))[0];
+    if (next) nodes[graph.nodes.indexOf(next)].focus();
   });
   const heads = Array.from({ length: chain.length + 1 }, (_, layer) => {
     const title = layer === 0 ? "inputs" : page.layers[chain[layer - 1]].name;

@@ -99,6 +99,7 @@ export function strip({ values, rows = 1, label, names, ramp, largest, name, bar
     if (step === undefined) return;
     event.preventDefault();
     tell(current === null ? 0 : clamp(current + step, 0, values.length - 1));
+    cursor.scrollIntoView({ block: "nearest", inline: "nearest" });
   });
   point(null);
   return { node, point };

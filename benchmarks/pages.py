@@ -4,8 +4,7 @@
     python -m benchmarks.pages --against HEAD~20     beside those of another commit
 
 A translator of three and three layers with four heads and random weights reads and writes so many tokens. The same
-text gives the same page, so a size is measured once. It takes a minute: a page holds the answers to all questions of
-the viewer. Results go to benchmarks/results/pages.json.
+text gives the same page, so a size is measured once. Results go to benchmarks/results/pages.json.
 """
 
 import argparse

@@ -28,6 +28,7 @@ def test_what_is_typed_is_answered_and_all_views_follow(opened, address):
     page = opened(address)
     awaited(page, ANSWERS[0])
     assert page.locator("#summary").is_hidden()  # it would say again what stands below
+    assert page.locator("#theme").bounding_box()["x"] > 1200
     page.locator(".sentence").fill(SENTENCES[1])
     awaited(page, ANSWERS[1])
     page.wait_for_function("text => document.title.startsWith(text)", arg=SENTENCES[1])

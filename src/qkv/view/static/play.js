@@ -92,7 +92,7 @@ function play(found, ramps) {
 /** @param {any} found @returns {string} how answers differ from those of the weights before rounding */
 function rounding({ checked, differ }) {
   if (checked === 0) return "";
-  return `Of ${checked} texts, ${differ} ${differ === 1 ? "has" : "have"} another answer than with the weights before rounding.`;
+  return `Of ${checked} ${checked === 1 ? "text" : "texts"}, ${differ} ${differ === 1 ? "has" : "have"} another answer than with the weights before rounding.`;
 }
 
 /** @param {any} now what the model answered @param {string} task @param {any} found @returns {(Node | string)[]} */

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from benchmarks.kept import keep
 
 from qkv.data.batches import FRAME, Example, token_batches
@@ -106,17 +107,15 @@ def _updates(data: dict[str, Any], *, compute: bool) -> Callable[[], int]:
     """Return one update of a language model, or only the reading of its batch: a function that returns its tokens."""
     tables = {"data": data, "tokenizer": {"tokenizer": "char"}, "model": MODEL, "training": {"batch_tokens": TOKENS}}
     settings = RECIPE.load_settings(tables)
-    text = RECIPE.read(settings, None)
-    assert RECIPE.job is not None
-    model = RECIPE.build(settings.model, text)
-    task = RECIPE.job(model, text, settings)
+    task = RECIPE.read(settings, None)
+    model = task.build()
     trainer = Trainer(task, model, settings.training, {})
     trainer.go_to(0, 0)
 
     def update() -> int:
-        batch = task.collate(trainer.take(1)[0])
+        batch = task.collate(trainer.take(1)[0], torch.device("cpu"))
         if compute:
-            task.objective(batch)[0].backward()
+            task.objective(model, batch)[0].backward()
         return int(batch[:, 1:].numel())
 
     return update

@@ -58,12 +58,14 @@ def measure(data: Path, steps: int, precision: Literal["float32", "bfloat16"]) -
         row["libraries and data"] = _mib("VmRSS")
         outcome = train(task, model, settings, **given)
         row["peak"], row["updates"] = _mib("VmHWM"), outcome.step
-        batch = task.collate(max(task.batches(tokens=settings.batch_tokens, seed=0, epoch=0), key=len))
+        batch = task.collate(
+            max(task.batches(tokens=settings.batch_tokens, seed=0, epoch=0), key=len), torch.device("cpu")
+        )
 
         def update() -> None:
             model.zero_grad(set_to_none=True)
             with computing(precision, torch.device("cpu")):
-                loss, _ = task.objective(batch)
+                loss, _ = task.objective(model, batch)
             loss.backward()
 
         update()
@@ -75,7 +77,7 @@ def measure(data: Path, steps: int, precision: Literal["float32", "bfloat16"]) -
         before, row["one update"] = _taken(limit, update)
         model.eval()
         with torch.no_grad():
-            _, row["one validation"] = _taken(limit, task.validate)
+            _, row["one validation"] = _taken(limit, lambda: task.validate(model))
         row["compiled code and products"] = before - row["libraries and data"] - row["weights, gradients, moments"]
         return outcome
 

@@ -21,9 +21,8 @@ from qkv.data.phrases import generate
 from qkv.data.tokenizer import Tokenizer
 from qkv.tasks.example_run import FOLDER
 from qkv.tasks.run import train_run
-from qkv.tasks.translate.objective import TranslationSettings
 from qkv.tasks.translate.predict import Translator
-from qkv.tasks.translate.recipe import RECIPE
+from qkv.tasks.translate.recipe import RECIPE, TranslationSettings
 
 TRAINING, VALIDATION, SEED = 20_000, 500, 0
 STEPS = 1500
@@ -47,10 +46,8 @@ def judge(folder: Path = FOLDER) -> None:
     assert contents.tokenizer is not None
     with TemporaryDirectory() as place, torch.no_grad():
         settings = settings_of(Path(place), STEPS)
-        text = RECIPE.read(settings, Tokenizer.from_json(contents.tokenizer))
-        assert RECIPE.job is not None
-        task = RECIPE.job(Translator.load(folder).model, text, settings)
-        store(folder, replace(contents, figures=task.validate()))
+        task = RECIPE.read(settings, Tokenizer.from_json(contents.tokenizer))
+        store(folder, replace(contents, figures=task.validate(Translator.load(folder).model)))
 
 
 def settings_of(place: Path, steps: int) -> TranslationSettings:

@@ -4,10 +4,9 @@ The full tensor runs twice: as the backend of the same model, so that only atten
 with PyTorch's modules (`plain`).
 """
 
-import copy
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, final
@@ -22,9 +21,8 @@ from qkv.models.recurrent_translator import RecurrentTranslator
 from qkv.nn.attention import Attention
 from qkv.settings import build
 from qkv.tasks.recipe import RecipeSettings
-from qkv.tasks.translate.data import read_training
-from qkv.tasks.translate.model import TranslationConfig, build_model
-from qkv.tasks.translate.objective import TranslationTask
+from qkv.tasks.translate.model import TranslationConfig
+from qkv.tasks.translate.recipe import TranslationTask
 from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
 from qkv.training.optimizer import build_optimizer, clip_gradient, scale_gradient
 from qkv.training.precision import computing
@@ -91,11 +89,12 @@ class _Side:
     def __init__(
         self, task: TranslationTask, name: str, precision: Literal["float32", "bfloat16"], clock: Callable[[], float]
     ) -> None:
-        self._model = copy.deepcopy(task.model)
+        torch.manual_seed(0)
+        self._model = task.build().train()
         if name != PLAIN:
             _attend_with(self._model, name)
         self._plain = name == PLAIN
-        self._task = replace(task, model=self._model)
+        self._task = task
         self._optimizer = build_optimizer(self._model, SETTINGS)
         self._precision, self._clock = precision, clock
         self.losses: list[float] = []
@@ -106,7 +105,7 @@ class _Side:
         """Run one training step; the seed determines dropout."""
         torch.manual_seed(step)
         parameters = list(self._model.parameters())
-        batch = self._task.collate(places)
+        batch = self._task.collate(places, torch.device("cpu"))
         start = self._clock()
         self._optimizer.zero_grad(set_to_none=True)
         with computing(self._precision, torch.device("cpu")):
@@ -121,9 +120,9 @@ class _Side:
 
     def _loss(self, batch: Batch) -> tuple[Tensor, int]:
         if not self._plain:
-            return self._task.objective(batch)
+            return self._task.objective(self._model, batch)
         assert isinstance(self._model, RecurrentTranslator)
-        return plain.loss_of(self._model, batch, self._task.text.tokenizer.pad, SETTINGS.label_smoothing)
+        return plain.loss_of(self._model, batch, self._task.tokenizer.pad, SETTINGS.label_smoothing)
 
 
 def _attend_with(model: nn.Module, backend: str) -> None:
@@ -141,10 +140,7 @@ def _task(folder: Path, pieces: Literal["bpe", "char"]) -> TranslationTask:
     )
     words = TranslateTokenizer(tokenizer=pieces)
     config: TranslationConfig = build(TranslationConfig, MODEL, "model")
-    text = read_training(files, words, 0)
-    torch.manual_seed(0)
-    model = build_model(config, text.tokenizer).train()
-    return TranslationTask(model, text, RecipeSettings(files, words, config, SETTINGS))
+    return TranslationTask.read(RecipeSettings(files, words, config, SETTINGS), None)
 
 
 def _record(sides: Mapping[str, _Side], say: Callable[[str], None]) -> dict[str, Any]:

@@ -4,14 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.tasks.reading import read
 
 from qkv.data.hints import damage_messages, repaired
 from qkv.tasks.classify.data import read_texts as read_labeled
-from qkv.tasks.generate.data import GenerateFiles
-from qkv.tasks.generate.data import read_for_training as read_language
 from qkv.tasks.pairs import PairSources
 from qkv.tasks.prepare.preparing import prepare
-from qkv.tasks.settings import TokenizerSettings
 from qkv.tasks.tag.data import read_texts as read_tagged
 from qkv.tasks.translate.settings import TranslateFiles
 
@@ -77,7 +75,7 @@ def _tagged_values(path: Path, texts: list[str]) -> None:
 
 def _text(path: Path, texts: list[str]) -> None:
     path.write_text("".join(f"{text}\n" for text in texts * 5), encoding="utf-8")
-    read_language(GenerateFiles(text=path), TokenizerSettings(), 4)
+    read("generate", data={"text": path}, model={"context": 4})
 
 
 def _prepared(path: Path, texts: list[str]) -> None:

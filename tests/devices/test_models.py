@@ -35,14 +35,14 @@ MODELS = [
 ]
 
 
-def trained(task: str, model: dict[str, Any], folder: Path) -> tuple[Any, Any, Any]:
-    """Return the recipe, the settings and the data of a small training."""
+def trained(task: str, model: dict[str, Any], folder: Path) -> Any:
+    """Return the data of a small training."""
     file = folder / "lines.tsv"
     file.write_text("\n".join(LINES[task]) + "\n", encoding="utf-8")
     recipe = recipe_of(task)
     files = {"text": str(file)} if task == "generate" else {"data": str(file)}
     settings = recipe.load_settings({"data": files, "model": {**model, "width": 24}})
-    return recipe, settings, recipe.read(settings, None)
+    return recipe.read(settings, None)
 
 
 def expect_step_without_waiting(task: str, counter: Counter, model: torch.nn.Module) -> None:
@@ -60,16 +60,15 @@ def expect_step_without_waiting(task: str, counter: Counter, model: torch.nn.Mod
     ("task", "settings"), MODELS, ids=lambda part: part if isinstance(part, str) else " ".join(part.values())
 )
 def test_a_training_step_waits_for_nothing(task: str, settings: dict[str, Any], tmp_path: Path) -> None:
-    recipe, tables, data = trained(task, settings, tmp_path)
-    model = recipe.build(tables.model, data)
+    job = trained(task, settings, tmp_path)
+    model = job.build()
     with fake_cuda():
         on_fake_cuda(model)
-        job = recipe.job(model, data, tables)
         optimizer = build_optimizer(model, Settings())
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        batch = job.collate(job.batches(tokens=100, seed=0, epoch=0)[0])
+        batch = job.collate(job.batches(tokens=100, seed=0, epoch=0)[0], parameters[0].device)
         with Counter() as counter:
-            loss, units = job.objective(batch)
+            loss, units = job.objective(model, batch)
             loss.backward()
             scale_gradient(parameters, 1 / units)
             with Counter() as at_the_end:
@@ -85,8 +84,7 @@ def test_a_training_step_waits_for_nothing(task: str, settings: dict[str, Any], 
 @pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")
 @pytest.mark.parametrize("kind", ["transformer", "gru", "lstm", "rnn"])
 def test_a_step_of_greedy_decoding_reads_once(kind: str, tmp_path: Path) -> None:
-    recipe, tables, data = trained("translate", {"model": kind}, tmp_path)
-    model = recipe.build(tables.model, data).eval()
+    model = trained("translate", {"model": kind}, tmp_path).build().eval()
     with fake_cuda():
         on_fake_cuda(model)
         source, lengths = torch.ones(3, 5, dtype=torch.int64, device="cuda"), torch.full((3,), 5, device="cuda")

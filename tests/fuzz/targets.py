@@ -47,7 +47,7 @@ from qkv.tasks.classify.recipe import RECIPE as CLASSIFY
 from qkv.tasks.generate import recipe as language_training
 from qkv.tasks.load import load
 from qkv.tasks.point import recipe as point_training
-from qkv.tasks.recipe import Recipe
+from qkv.tasks.recipe import AnyRecipe
 from qkv.tasks.regress import data as regress_data
 from qkv.tasks.regress import recipe as regression
 from qkv.tasks.regress.model import fit
@@ -60,7 +60,7 @@ from qkv.training.trainer import Trainer
 
 FAMILIES = Path(__file__).parents[1] / "hub" / "families"
 PUBLISHED = ("config.json", "model.safetensors", "tokenizer.json", "source.spm", "target.spm", "vocab.json")
-BARE: tuple[Recipe[Any, Any, Any, Any], ...] = (point_training.RECIPE, regression.RECIPE)
+BARE: tuple[AnyRecipe, ...] = (point_training.RECIPE, regression.RECIPE)
 Attempt = Callable[[Random], object]
 Reader = Callable[[Path], object]
 
@@ -436,7 +436,7 @@ def corpora() -> list[Target]:
     ]
 
 
-def shown(recipe: Recipe[Any, Any, Any, Any]) -> str:
+def shown(recipe: AnyRecipe) -> str:
     return to_toml(recipe.show_settings(recipe.load_settings({})))
 
 
@@ -445,7 +445,7 @@ def targets() -> list[Target]:
     tokenizers = [Tokenizer.learn(TEXT * 3, kind=kind, size=300).to_json() for kind in ("bpe", "word", "char")]
     plain_tokenizers = [json.loads(text) for text in tokenizers]
     packed = pack_contents(small(1))[0]["model.safetensors"]
-    recipes: tuple[Recipe[Any, Any, Any, Any], ...] = (training.RECIPE, language_training.RECIPE, CLASSIFY, *BARE)
+    recipes: tuple[AnyRecipe, ...] = (training.RECIPE, language_training.RECIPE, CLASSIFY, *BARE)
     made = families()
     return [
         one_file("model.safetensors", [packed], lambda path: unpack(path.read_bytes(), {}, str(path)), 8),
@@ -457,7 +457,7 @@ def targets() -> list[Target]:
         *(Target(f"continued {name}", continued_run(name), 3) for name in ("llama", "marian")),
         one_file("tokenizer.json", [text.encode() for text in tokenizers], use_tokenizer),
         plain_file("tokenizer.json", plain_tokenizers, use_tokenizer),
-        *(settings_file(recipe.task, recipe.load_settings, shown(recipe)) for recipe in recipes),
+        *(settings_file(recipe.settings.name, recipe.load_settings, shown(recipe)) for recipe in recipes),
         Target("trace.safetensors", spoilt_trace),
         Target("structure of trace.safetensors", forged_trace, 6),
         *corpora(),

@@ -19,16 +19,13 @@ from qkv.models.configs.language_model import DecoderConfig
 from qkv.models.configs.translator import TransformerConfig
 from qkv.models.language_model import LanguageModel
 from qkv.models.translator import TransformerTranslator
-from qkv.tasks.catalog import recipe_of
 from qkv.tasks.corpora.pairs import PairsInMemory
 from qkv.tasks.corpora.text import TextInMemory
-from qkv.tasks.generate.data import TrainingText
-from qkv.tasks.generate.objective import LanguageTask
 from qkv.tasks.generate.predict import Generator
-from qkv.tasks.translate.data import Parallel
+from qkv.tasks.generate.recipe import LanguageTask
 from qkv.tasks.translate.decoding import Decoding
-from qkv.tasks.translate.objective import TranslationTask
 from qkv.tasks.translate.predict import Translator
+from qkv.tasks.translate.recipe import TranslationTask
 
 HERE = Path(__file__).parent / "families"
 TEXT = "the cat sat on the mat"
@@ -117,10 +114,10 @@ def test_an_end_token_that_pads_is_learned_too(tmp_path: Path) -> None:
     assert tokenizer.pad == tokenizer.eos == 5
     examples = PairsInMemory([Example((7, 8, 5), (9,), 0), Example((6, 5), (7, 9, 6), 1)], tokenizer)
     translator = qkv.load(tmp_path / "one")
-    text = Parallel(tokenizer, examples, [Pair("a", "b", 1)], examples, "")
-    task = TranslationTask(translator.model, text, recipe_of("translate").load_settings(PLAIN))
-    batch = task.collate([0, 1])
-    loss, count = task.objective(batch)
+    settings = TranslationTask.load_settings(PLAIN)
+    task = TranslationTask(settings, tokenizer, examples, [Pair("a", "b", 1)], examples, "")
+    batch = task.collate([0, 1], torch.device("cpu"))
+    loss, count = task.objective(translator.model, batch)
     rows = F.log_softmax(translator.model(batch.source, batch.source_lengths, batch.target[:, :-1]), -1)
     wanted = [(0, 0, 9), (0, 1, 5), (1, 0, 7), (1, 1, 9), (1, 2, 6), (1, 3, 5)]
     assert count == len(wanted)
@@ -129,9 +126,8 @@ def test_an_end_token_that_pads_is_learned_too(tmp_path: Path) -> None:
     reader = qkv.load(changed("llama", tmp_path / "two", "config.json", pad_token_id=None))
     ids = torch.tensor([5, 6, 5, 5, 7, 8, 5, 9])
     passage = TextInMemory(ids, 8, 0, reader.tokenizer)
-    reading = TrainingText(reader.tokenizer, passage, passage, {})
-    learned = LanguageTask(reader.model, reading, recipe_of("generate").load_settings(PLAIN))
+    learned = LanguageTask(LanguageTask.load_settings(PLAIN), reader.tokenizer, passage, passage, {})
     window = ids[None]
-    loss, count = learned.objective(window)
+    loss, count = learned.objective(reader.model, window)
     assert count == 7
     torch.testing.assert_close(loss, F.cross_entropy(reader.model(window[:, :-1])[0], ids[1:], reduction="sum"))

@@ -44,7 +44,7 @@ def tables_of(name: str, folder: Path) -> tuple[Any, Any, dict[str, Any]]:
     """The recipe, the origin and the settings of a training from a published folder."""
     generates = name == "llama"
     recipe = generate.RECIPE if generates else translate.RECIPE
-    origin = open_origin(HERE / name, recipe.task)
+    origin = open_origin(HERE / name, recipe.settings.name)
     data = {"text": text(folder / "text")} if generates else {"data": pairs(folder / "pairs.tsv")}
     more = {"model": {"context": 24}} if generates else {}
     given = {"data": data, "training": STEADY, **more}

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from itertools import combinations, product
 from random import Random
@@ -20,7 +21,7 @@ from qkv.settings import defaults_of
 from qkv.tasks.classify import recipe as classify
 from qkv.tasks.generate import recipe as generate
 from qkv.tasks.point import recipe as point
-from qkv.tasks.recipe import Recipe
+from qkv.tasks.recipe import AnyRecipe
 from qkv.tasks.run import first_objective
 from qkv.tasks.tag import recipe as tag
 from qkv.tasks.translate import recipe as translate
@@ -29,7 +30,7 @@ FEW = 10
 """Combinations of a model in a quick run; all of them are thousands."""
 Values = Mapping[str, tuple[Any, ...]]
 
-RECIPES: Mapping[str, Recipe[Any, Any, Any, Any]] = {
+RECIPES: Mapping[str, AnyRecipe] = {
     "translate": translate.RECIPE,
     "generate": generate.RECIPE,
     "classify": classify.RECIPE,
@@ -139,7 +140,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
         if "valid_data" in defaults_of(RECIPES[task].settings.tables["data"]):
             files["valid_data"] = path
         tables: dict[str, Any] = {"data": files, "training": {"batch_tokens": 24}}
-        if "tokenizer" in RECIPES[task].tables:
+        if "tokenizer" in RECIPES[task].settings.tables:
             tables["tokenizer"] = {"tokenizer": "char", "minimum": 1}
         base = {"context": 4} if task == "generate" else {}
         read = RECIPES[task].read(RECIPES[task].load_settings({**tables, "model": base}), None)
@@ -147,7 +148,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     return found
 
 
-def trains(recipe: Recipe[Any, Any, Any, Any], table: Mapping[str, Any], tables: Mapping[str, Any], text: Any) -> bool:
+def trains(recipe: AnyRecipe, table: Mapping[str, Any], tables: Mapping[str, Any], text: Any) -> bool:
     """Whether two steps were taken; False if the settings were refused, by the name of one of them."""
     chosen = {**tables, "model": table}
     if table.get("copy", "none") != "none":
@@ -163,19 +164,18 @@ def trains(recipe: Recipe[Any, Any, Any, Any], table: Mapping[str, Any], tables:
         assert named[1] in {*table, "model"}, refused
         return False
     torch.manual_seed(0)
-    model = recipe.build(settings.model, text)
-    assert recipe.job is not None
-    task = recipe.job(model, text, settings)
-    start_from_first_batch(model, lambda: first_objective(task, settings.training))
+    task = replace(text, chosen=settings)
+    model = task.build()
+    start_from_first_batch(model, lambda: first_objective(task, model, settings.training))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for places in task.batches(tokens=settings.training.batch_tokens, seed=0, epoch=0)[:2]:
         optimizer.zero_grad()
-        loss, count = task.objective(task.collate(places))
+        loss, count = task.objective(model, task.collate(places, torch.device("cpu")))
         (loss / count).backward()
         optimizer.step()
         assert bool(loss.isfinite())
     assert all(bool(weight.isfinite().all()) for weight in model.parameters())
-    sees_hooks(model, lambda: task.objective(task.collate(places))[0])
+    sees_hooks(model, lambda: task.objective(model, task.collate(places, torch.device("cpu")))[0])
     return True
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from results.learned import Sample, has_learned
@@ -14,8 +15,7 @@ from results.mechanisms import CONTROLS, Cell, Grid, Store, letters_in_place
 
 from qkv.data.batches import Batch
 from qkv.scores.catalog import SCORES
-from qkv.tasks.translate.objective import TranslationTask
-from qkv.tasks.translate.recipe import RECIPE
+from qkv.tasks.translate.recipe import RECIPE, TranslationTask
 from results import mechanisms, mechanisms_page
 
 SMALL = """
@@ -136,9 +136,9 @@ def test_the_same_seed_gives_the_same_figures(small: Grid, tmp_path: Path) -> No
 def test_an_interrupted_training_leaves_nothing(small: Grid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = TranslationTask.collate
 
-    def collate(task: TranslationTask, places: Sequence[int]) -> Batch:
+    def collate(task: TranslationTask, places: Sequence[int], device: torch.device) -> Batch:
         signal.raise_signal(signal.SIGINT)
-        return whole(task, places)
+        return whole(task, places, device)
 
     store = Store(tmp_path / "kept")
     mechanisms.run(small, store, ["gru"], at_most=1)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -61,23 +61,10 @@ SORT = TaskSettings(
 )
 
 
-class Text(NamedTuple):
-    tokenizer: Tokenizer
-    labels: list[str]
-    items: list[Item]
-
-
 def pairs_of(path: Path | None) -> list[tuple[str, str]]:
     if path is None:
         raise ConfigError(setting("lines"), "a file", "none", "Give the lines to learn from.")
     return [(first, rest) for first, _, rest in (line.partition(" ") for line in path.read_text().splitlines())]
-
-
-def read(settings: Any, tokenizer: Tokenizer | None) -> Text:
-    pairs = pairs_of(settings.data.lines)
-    tokenizer = tokenizer or Tokenizer.learn([text for _, text in pairs], "word", 100)
-    labels = sorted({label for label, _ in pairs})
-    return Text(tokenizer, labels, [(tokenizer.encode(text), labels.index(label)) for label, text in pairs])
 
 
 def network(width: int, size: int, labels: int, unknown: int) -> TextClassifier:
@@ -87,26 +74,47 @@ def network(width: int, size: int, labels: int, unknown: int) -> TextClassifier:
     return TextClassifier(config, unknown)
 
 
-class Job(NamedTuple):
-    model: TextClassifier
-    text: Text
-    unit: str = "lines"
+@dataclass(frozen=True)
+class SortTask(Recipe[Files, Model, TextClassifier]):
+    settings = SORT
+    unit = "lines"
+
+    tokenizer: Tokenizer
+    labels: list[str]
+    items: list[Item]
+
+    @classmethod
+    def read(cls, settings: Any, tokenizer: Tokenizer | None) -> "SortTask":
+        pairs = pairs_of(settings.data.lines)
+        tokenizer = tokenizer or Tokenizer.learn([text for _, text in pairs], "word", 100)
+        labels = sorted({label for label, _ in pairs})
+        items = [(tokenizer.encode(text), labels.index(label)) for label, text in pairs]
+        return cls(settings, tokenizer, labels, items)
+
+    def build(self) -> TextClassifier:
+        return network(self.chosen.model.width, self.tokenizer.size, len(self.labels), self.tokenizer.unk)
+
+    def identity(self) -> dict[str, Any]:
+        return {"labels": self.labels}
+
+    def summary(self, model: TextClassifier) -> str:
+        return f"{len(self.items)} lines"
 
     def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
-        order = torch.randperm(len(self.text.items), generator=torch.Generator().manual_seed(seed + epoch))
+        order = torch.randperm(len(self.items), generator=torch.Generator().manual_seed(seed + epoch))
         return [part.tolist() for part in order.split(8)]
 
-    def collate(self, indices: Sequence[int]) -> list[Item]:
-        return [self.text.items[index] for index in indices]
+    def collate(self, indices: Sequence[int], device: torch.device) -> list[Item]:
+        return [self.items[index] for index in indices]
 
-    def objective(self, batch: Sequence[Item]) -> tuple[Tensor, int]:
-        sources, lengths = collate_sources([ids for ids, _ in batch], self.text.tokenizer.pad, torch.device("cpu"))
+    def objective(self, model: TextClassifier, batch: Sequence[Item]) -> tuple[Tensor, int]:
+        sources, lengths = collate_sources([ids for ids, _ in batch], self.tokenizer.pad, torch.device("cpu"))
         labels = torch.tensor([label for _, label in batch])
-        return torch.nn.functional.cross_entropy(self.model(sources, lengths), labels, reduction="sum"), len(batch)
+        return torch.nn.functional.cross_entropy(model(sources, lengths), labels, reduction="sum"), len(batch)
 
-    def validate(self) -> list[Figure]:
-        answers = Sorter(self.model, self.text.tokenizer, self.text.labels).best([ids for ids, _ in self.text.items])
-        return [accuracy(answers, [label for _, label in self.text.items])]
+    def validate(self, model: TextClassifier) -> list[Figure]:
+        answers = Sorter(model, self.tokenizer, self.labels).best([ids for ids, _ in self.items])
+        return [accuracy(answers, [label for _, label in self.items])]
 
     def lines(self, indices: Sequence[int]) -> list[int]:
         return [index + 1 for index in indices]
@@ -164,16 +172,6 @@ def open_answers(runs: Sequence[Path], settings: SortAnswers) -> Answers:
     return Answers(labels, Drawing(settings.attention, terminal=settings.show))
 
 
-RECIPE: Recipe[Files, Model, Text, TextClassifier] = Recipe(
-    settings=SORT,
-    read=read,
-    build=lambda config, text: network(config.width, text.tokenizer.size, len(text.labels), text.tokenizer.unk),
-    job=lambda model, text, settings: Job(model, text),
-    identity=lambda text, settings: {"labels": list(text.labels)},
-    summary=lambda text, model: f"{len(text.items)} lines",
-)
-
-
 def add() -> None:
     """Register the task."""
-    register(SORT, lambda: RECIPE, lambda: Sorter, lambda: open_answers)
+    register(SORT, lambda: SortTask, lambda: Sorter, lambda: open_answers)

@@ -5,15 +5,10 @@ from typing import Any
 
 import pytest
 from tests.pairs import in_turn
+from tests.tasks.reading import read
 
 import qkv
 from qkv.metrics.translation import bleu
-from qkv.tasks.classify.data import read_for_training, read_texts
-from qkv.tasks.classify.settings import ClassifyFiles
-from qkv.tasks.settings import TokenizerSettings
-from qkv.tasks.tag.data import read_texts as read_sentences
-from qkv.tasks.translate.data import read_training
-from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
 
 _LOOP = {"learning_rate": 0.02, "warmup": 5, "validate_every": 20, "log_every": 20, "dropout": 0.0}
 _SMALL: dict[str, dict[str, Any]] = {
@@ -70,8 +65,8 @@ def test_a_label_of_one_example_is_never_held_out(tmp_path: Path) -> None:
     classified.write_text("".join(f"{label}\t{text}\n" for label, text in rows))
     tagged.write_text("\n".join(f"{text.replace(' ', '_')}\t{label.replace(' ', '_')}\n" for label, text in rows))
     for seed in range(5):
-        for read, path in ((read_texts, classified), (read_sentences, tagged)):
-            text = read_for_training(read, ClassifyFiles(data=path), TokenizerSettings(tokenizer="word"), seed)
+        for task, path in (("classify", classified), ("tag", tagged)):
+            text = read(task, data={"data": path}, tokenizer={"tokenizer": "word"}, training={"seed": seed})
             assert len(text.labels) == 41
             assert len(text.train) == 72
             assert len(text.valid) == 8
@@ -80,7 +75,7 @@ def test_a_label_of_one_example_is_never_held_out(tmp_path: Path) -> None:
 def test_equal_texts_stay_on_one_side(tmp_path: Path) -> None:
     path = tmp_path / "c.tsv"
     path.write_text("".join(f"{'ab'[n % 2]}\ttext {n}\n" for n in range(30)) * 3)
-    text = read_for_training(read_texts, ClassifyFiles(data=path), TokenizerSettings(tokenizer="word", minimum=1), 0)
+    text = read("classify", data={"data": path}, tokenizer={"tokenizer": "word", "minimum": 1})
     assert len(text.train) + len(text.valid) == 90
     assert not {item.ids for item in text.train} & {item.ids for item in text.valid}
 
@@ -88,7 +83,7 @@ def test_equal_texts_stay_on_one_side(tmp_path: Path) -> None:
 def test_a_number_of_pairs_that_cannot_be_kept_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "p.tsv"
     path.write_text("a b\tb a\nc d\td c\n" * 30)
-    text = read_training(TranslateFiles(data=path, holdout=2), TranslateTokenizer(tokenizer="word"), 0)
+    text = read("translate", data={"data": path, "holdout": 2}, tokenizer={"tokenizer": "word"})
     assert (len(text.train), len(text.valid)) == (30, 30)
     assert "30 pairs are held out, not 2" in capsys.readouterr().err
 
@@ -127,7 +122,7 @@ def test_pairs_from_which_nothing_can_be_learned_are_reported(
 ) -> None:
     path = tmp_path / "p.tsv"
     path.write_text("".join(line.format(n) for n in range(30)))
-    read_training(TranslateFiles(data=path), TranslateTokenizer(tokenizer="word"), 0)
+    read("translate", data={"data": path}, tokenizer={"tokenizer": "word"})
     assert f"{path}: {words}" in capsys.readouterr().err
 
 

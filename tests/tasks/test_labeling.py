@@ -5,15 +5,16 @@ from random import Random
 
 import pytest
 import torch
+from tests.tasks.reading import read
 
 from qkv.errors import CheckpointError, ConfigError, DataError
 from qkv.models.configs.reader import ReaderConfig
 from qkv.models.reader import TextTagger
-from qkv.tasks.classify.data import encode_words, read_for_training, read_texts
-from qkv.tasks.classify.objective import judge_labels, predict
+from qkv.tasks.classify.data import encode_words, read_texts
+from qkv.tasks.classify.labeling import judge_labels, predict
 from qkv.tasks.classify.predict import Classifier
 from qkv.tasks.classify.recipe import RECIPE as CLASSIFY
-from qkv.tasks.classify.settings import ClassifyEvaluation, ClassifyFiles
+from qkv.tasks.classify.settings import ClassifyEvaluation
 from qkv.tasks.evaluation import score
 from qkv.tasks.load import load
 from qkv.tasks.run import train_run
@@ -164,14 +165,14 @@ def test_a_label_that_training_never_saw_is_named_with_its_line(tmp_path: Path) 
     train, valid = _films(tmp_path / "t.tsv"), tmp_path / "v.tsv"
     valid.write_text("good\tfine\nugly\tfilm\n")
     with pytest.raises(DataError) as raised:
-        read_for_training(read_texts, ClassifyFiles(data=train, valid_data=valid), _WORDS, 0)
+        read("classify", data={"data": train, "valid_data": valid}, tokenizer={"tokenizer": "word"})
     assert f'{valid}:2: expected one of "bad", "good"; got "ugly"' in str(raised.value)
 
 
 def test_a_text_that_is_too_long_is_named(tmp_path: Path, classifier: Path, tagger: Path) -> None:
-    files = ClassifyFiles(data=_films(tmp_path / "t.tsv"), longest=3)
+    files = {"data": _films(tmp_path / "t.tsv"), "longest": 3}
     with pytest.raises(DataError, match=r"t.tsv:\d+: expected at most 3 tokens; got \d+"):
-        read_for_training(read_texts, files, _WORDS, 0)
+        read("classify", data=files, tokenizer={"tokenizer": "word"})
     with pytest.raises(DataError, match="text 2: expected at most 512 tokens; got 600"):
         load(classifier, task="classify").classify(["fine", "film " * 600])
     with pytest.raises(DataError, match="text 2: expected at most 512 tokens; got 600"):

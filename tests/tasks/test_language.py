@@ -14,8 +14,6 @@ from qkv.errors import CheckpointError, ConfigError, DataError, QkvError
 from qkv.models.configs.language_model import DecoderConfig
 from qkv.models.language_model import LanguageModel
 from qkv.tasks.corpora.text import TextInMemory
-from qkv.tasks.generate.data import read_for_training
-from qkv.tasks.generate.objective import LanguageTask
 from qkv.tasks.generate.predict import Generator
 from qkv.tasks.generate.recipe import RECIPE
 from qkv.tasks.generate.scoring import judge
@@ -107,18 +105,17 @@ class _Fixed:
 
 def test_an_epoch_of_batches_trains_on_each_window_once(text: Path) -> None:
     settings = RECIPE.load_settings(tables(text, 1))
-    data = read_for_training(settings.data, settings.tokenizer, 16)
-    model = LanguageModel(DecoderConfig(size=data.tokenizer.size, **MODEL))  # type: ignore[arg-type]
-    task = LanguageTask(model, data, settings)
+    task: Any = RECIPE.read(settings, None)
+    model = LanguageModel(DecoderConfig(size=task.tokenizer.size, **MODEL))  # type: ignore[arg-type]
     batches = task.batches(tokens=64, seed=1, epoch=0)
     places = sorted(place for batch in batches for place in batch)
     assert [later - earlier for earlier, later in pairwise(places)] == [16] * (len(places) - 1)
     assert batches != task.batches(tokens=64, seed=1, epoch=1)
     assert batches == task.batches(tokens=64, seed=1, epoch=0)
     assert task.lines([0, len(VERSE), len(VERSE) + 1]) == [1, 2, 2]
-    loss, count = task.objective(task.collate(batches[0]))
+    loss, count = task.objective(model, task.collate(batches[0], torch.device("cpu")))
     assert count == 64
-    assert loss.item() == pytest.approx(64 * math.log(data.tokenizer.size), rel=0.05), "nothing is known yet"
+    assert loss.item() == pytest.approx(64 * math.log(task.tokenizer.size), rel=0.05), "nothing is known yet"
 
 
 def test_a_prompt_gets_the_same_alone_in_company_and_streamed(generator: Generator) -> None:

@@ -1,7 +1,6 @@
 """A task from outside the package, added by one registration, is found everywhere."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +75,12 @@ def test_its_help_and_its_settings_are_shown() -> None:
 
 @pytest.mark.parametrize("name", ["data", "model", "task"])
 def test_what_defines_its_runs_replaces_no_table(name: str) -> None:
-    recipe = replace(outside_task.RECIPE, identity=lambda text, settings: {name: "of the task's own"})
+    class Wrong(outside_task.SortTask):
+        def identity(self) -> dict[str, Any]:
+            return {name: "of the task's own"}
+
     with pytest.raises(ConfigError, match=f'"{name}"'):
-        train_run(recipe, recipe.load_settings({"data": {"lines": "lines.txt"}}), Path("run"))
+        train_run(Wrong, Wrong.load_settings({"data": {"lines": "lines.txt"}}), Path("run"))
 
 
 def test_a_second_task_of_a_name_is_refused() -> None:

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 import torch
+from tests.tasks.reading import read
 
 import qkv
 from qkv.checkpoint.folder import load as load_checkpoint
@@ -16,11 +17,10 @@ from qkv.recording.recorder import record
 from qkv.tasks.evaluation import score
 from qkv.tasks.load import load
 from qkv.tasks.origin import open_origin
-from qkv.tasks.point.data import read_lines
-from qkv.tasks.point.objective import judge_positions, stack
+from qkv.tasks.point.pointing import judge_positions, stack
 from qkv.tasks.point.predict import LAYER, ElementPointer
 from qkv.tasks.point.recipe import RECIPE
-from qkv.tasks.point.settings import PointEvaluation, PointFiles
+from qkv.tasks.point.settings import PointEvaluation
 from qkv.tasks.run import train_run
 from qkv.tasks.runs import load_trained
 
@@ -124,7 +124,7 @@ def test_every_score_trains_with_every_encoder(encoder: str, score: str, tmp_pat
     model = {"model": encoder, "score": score, "width": 8, "attention": 8, "layers": 1}
     data = {"data": _numbers(tmp_path / "l.tsv", count=40)}
     settings = RECIPE.load_settings({"data": data, "model": model, "training": {"steps": 3, "warmup": 1}})
-    lines = read_lines(settings.data, True, 0)
+    lines = RECIPE.read(settings, None)
     train_run(RECIPE, settings, tmp_path / "run")
     loaded = load(tmp_path / "run").model
     batch = stack(lines.train[:4], None, torch.device("cpu"))
@@ -175,7 +175,7 @@ def test_an_element_twice_needs_repeats(tmp_path: Path) -> None:
     path = tmp_path / "t.tsv"
     path.write_text("1 2\t1\n3 4\t1 1\n5 6\t2\n" * 4)
     with pytest.raises(DataError, match=r"t\.tsv:\d+: expected each position at most once; got 1 twice.*repeats"):
-        read_lines(PointFiles(data=path), True, 0)
+        read("point", data={"data": path})
     settings = RECIPE.load_settings(
         {"data": {"data": path}, "model": {**_MODEL, "once": False}, "training": {"steps": 2, "warmup": 1}}
     )

@@ -19,11 +19,11 @@ import pytest
 from tests.pairs import in_turn
 from tests.programs_in_forks import run_program
 from tests.tasks.corpora import contents, prepared, sentences, write_pairs, write_text
+from tests.tasks.reading import read
 
 from qkv.data.text import read_text
 from qkv.data.vocabulary import KINDS
 from qkv.errors import CheckpointError, ConfigError, DataError, QkvError
-from qkv.settings import build
 from qkv.system import locked
 from qkv.tasks.corpora.manifest import Shard
 from qkv.tasks.corpora.pairs import PreparedPairs
@@ -32,8 +32,6 @@ from qkv.tasks.corpora.text import PreparedText
 from qkv.tasks.prepare import workers
 from qkv.tasks.prepare.input_files import InputFiles, LineBlock
 from qkv.tasks.prepare.preparing import Sample, prepare
-from qkv.tasks.translate.data import read_training
-from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
 
 
 def tokens_of(corpus: PreparedCorpus) -> list[int]:
@@ -154,15 +152,14 @@ def test_small_corpora_of_pairs_are_as_in_memory(tmp_path: Path) -> None:
     """The sample is all of them: the same tokenizer, the same pairs held out, the same examples."""
     file = write_pairs(tmp_path)
     folder = prepared([file], tmp_path / "corpus", pairs=True).folder
-    words = build(TranslateTokenizer, {"vocabulary": 350})
-    memory = read_training(TranslateFiles(data=file), words, 0)
-    disk = read_training(TranslateFiles(prepared=folder), words, 0)
+    memory = read("translate", data={"data": file}, tokenizer={"vocabulary": 350})
+    disk = read("translate", data={"prepared": folder}, tokenizer={"vocabulary": 350})
     assert disk.tokenizer.to_json() == memory.tokenizer.to_json()
     assert disk.train.take(range(len(disk.train))) == memory.train.take(range(len(memory.train)))
     assert (disk.valid, disk.valid_examples.examples) == (memory.valid, memory.valid_examples.examples)
     assert disk.train.target_tokens == memory.train.target_tokens
     assert disk.limit == memory.limit
-    assert disk.right_to_left().train.take([5]) == memory.right_to_left().train.take([5])
+    assert disk.train.right_to_left().take([5]) == memory.train.right_to_left().take([5])
 
 
 def test_no_source_is_held_out_and_trained_on(tmp_path: Path) -> None:
@@ -372,7 +369,7 @@ def test_advice_about_pairs_to_hold_out_names_what_works(tmp_path: Path, capsys:
     folder = prepared([file], tmp_path / "corpus", pairs=True).folder
     said = capsys.readouterr().err
     assert "Give validation pairs when you train" in said
-    text = read_training(TranslateFiles(prepared=folder, valid_data=more), TranslateTokenizer(), 0)
+    text = read("translate", data={"prepared": folder, "valid_data": more})
     assert len(text.valid) == 9
     file.write_text("".join(f"hund {number % 4}\ta dog {number}\n" for number in range(60)))
     prepared([file], tmp_path / "held", pairs=True, holdout=2)

@@ -14,14 +14,14 @@ from qkv.tasks.classify import recipe as classify
 from qkv.tasks.generate import recipe as generate
 from qkv.tasks.origin import open_origin
 from qkv.tasks.point import recipe as point
-from qkv.tasks.recipe import Recipe
+from qkv.tasks.recipe import AnyRecipe
 from qkv.tasks.regress import recipe as regress
 from qkv.tasks.run import train_run
 from qkv.tasks.run_folder import OLDER_DEFAULTS
 from qkv.tasks.tag import recipe as tag
 from qkv.tasks.translate import recipe as translate
 
-RECIPES: dict[str, Recipe[Any, Any, Any, Any]] = {
+RECIPES: dict[str, AnyRecipe] = {
     "translate": translate.RECIPE,
     "generate": generate.RECIPE,
     "classify": classify.RECIPE,
@@ -115,7 +115,7 @@ def test_a_run_of_an_earlier_version_is_resumed_as_it_was(task: str, table: dict
     assert defaults == now, "and it is still the default"
 
 
-@pytest.mark.parametrize("task", [task for task in RECIPES if "training" in RECIPES[task].tables])
+@pytest.mark.parametrize("task", [task for task in RECIPES if "training" in RECIPES[task].settings.tables])
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

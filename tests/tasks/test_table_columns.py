@@ -38,7 +38,7 @@ def read(task: str, data: Any, **more: Any) -> Any:
     recipe = recipe_of(task)
     used = recipe.load_settings({"data": {"data": data, **more}})
     with use_verbosity(Verbosity("quiet")):
-        return recipe.identity(recipe.read(used, None), used)
+        return recipe.read(used, None).identity()
 
 
 def plain(task: str, folder: Path) -> Any:
@@ -152,7 +152,7 @@ def test_rows_of_datasets_and_labels_that_are_numbers(tmp_path: Path) -> None:
     recipe = recipe_of("translate")
     used = recipe.load_settings({"data": {"source": sources, "target": targets}})
     with use_verbosity(Verbosity("quiet")):
-        assert recipe.identity(recipe.read(used, None), used) == plain("translate", tmp_path)
+        assert recipe.read(used, None).identity() == plain("translate", tmp_path)
 
 
 def test_pandas_itself(tmp_path: Path) -> None:

@@ -7,18 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.tasks.reading import read
 
 import qkv
 from qkv.data.corpus import Lines
 from qkv.data.labeled import read_labeled
 from qkv.errors import ArgumentError, ConfigError, DataError
-from qkv.tasks.generate.data import read_for_training as read_training_text
-from qkv.tasks.generate.settings import GenerateFiles
 from qkv.tasks.pairs import PairSources
-from qkv.tasks.point.data import read_lines as read_points
-from qkv.tasks.point.settings import PointFiles
 from qkv.tasks.python_values import as_source, expect_texts, pair_line
-from qkv.tasks.settings import TokenizerSettings
 
 
 def test_a_regression_of_pairs_is_that_of_the_file(tmp_path: Path) -> None:
@@ -98,9 +94,9 @@ def test_a_text_that_utf8_cannot_encode_is_named() -> None:
 
 @pytest.mark.parametrize("items", [{"a": "b"}, {"a", "b"}, frozenset({"a"}), {"a": "b"}.keys()])
 def test_what_has_no_order_is_refused(items: Any) -> None:
-    for read in (expect_texts, as_source):
+    for reader in (expect_texts, as_source):
         with pytest.raises(DataError) as caught:
-            read(items, "texts")
+            reader(items, "texts")
         assert caught.value.argument == "texts"
 
 
@@ -108,8 +104,9 @@ def test_what_has_no_order_is_refused(items: Any) -> None:
     "pair", [(np.array([3, 1, 2]), np.array([2, 3, 1])), (torch.tensor([3, 1, 2]), torch.tensor([2, 3, 1]))]
 )
 def test_elements_and_positions_may_be_arrays(pair: Any) -> None:
-    read, expected = (read_points(PointFiles(data=[one] * 3), once=False, seed=0) for one in (pair, ("3 1 2", "2 3 1")))
-    assert read.fingerprints["train"] == expected.fingerprints["train"]
+    kinds = (pair, ("3 1 2", "2 3 1"))
+    arrays, texts = (read("point", data={"data": [one] * 3}, model={"once": False}) for one in kinds)
+    assert arrays.fingerprints["train"] == texts.fingerprints["train"]
 
 
 @pytest.mark.parametrize("element", [None, True, b"a", 1j, {}])
@@ -149,8 +146,7 @@ def test_a_side_that_is_always_the_same_is_noticed(
 def test_json_that_is_trained_on_as_text_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_text('{"text": "to be or not to be"}\n' * 40, encoding="utf-8")
-    tokenizer = TokenizerSettings(tokenizer="char")
-    read_training_text(GenerateFiles(text=path), tokenizer, 16)
+    read("generate", data={"text": path}, model={"context": 16})
     assert "qkv prepare" in capsys.readouterr().err
 
 

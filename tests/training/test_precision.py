@@ -15,9 +15,9 @@ class Slow(ShiftTask):
         super().__init__(model)
         self.slow, self.now = slow, 0.0
 
-    def objective(self, batch):
+    def objective(self, model, batch):
         self.now += 3.0 if torch.is_autocast_enabled("cpu") == self.slow else 1.0
-        return super().objective(batch)
+        return super().objective(model, batch)
 
 
 @pytest.mark.parametrize(("slow", "expected"), [(True, "float32"), (False, "bfloat16")])

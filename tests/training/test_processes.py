@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.training.parts import CONFIG, SETTINGS, Shift, ShiftTask, run_training
 from tests.training.together import together
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributed as dist
 
 from qkv.checkpoint.folder import load
@@ -51,16 +51,16 @@ class Struck(ShiftTask):
         super().__init__(model)
         self.at, self.what, self.seen = at, what, 0
 
-    def objective(self, batch: Tensor) -> tuple[Tensor, int]:
+    def objective(self, model: nn.Module, batch: Tensor) -> tuple[Tensor, int]:
         if self.model.training:
             self.seen += 1
         if self.at is not None and self.seen == self.at:
             self.seen += 1
             if self.what == "nan":
-                loss, count = super().objective(batch)
+                loss, count = super().objective(model, batch)
                 return loss * torch.nan, count
             os.kill(os.getpid(), signal.SIGKILL if self.what == "kill" else signal.SIGTERM)
-        return super().objective(batch)
+        return super().objective(model, batch)
 
 
 def fresh(at: int | None = None, what: str = "kill") -> Struck:
@@ -134,9 +134,9 @@ def test_a_validation_may_take_longer_than_processes_wait_for_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Slow(Struck):
-        def validate(self) -> list[Figure]:
+        def validate(self, model: nn.Module) -> list[Figure]:
             time.sleep(4)
-            return super().validate()
+            return super().validate(model)
 
     monkeypatch.setattr(training_processes, "PATIENCE", timedelta(seconds=2))
     monkeypatch.setattr(training_processes, "ALIVE_EVERY", 0.2)
@@ -177,10 +177,10 @@ def test_processes_of_other_trainings_are_an_error_in_all_of_them(tmp_path: Path
 
 def test_weights_that_drift_apart_are_never_saved(tmp_path: Path) -> None:
     class Drifting(ShiftTask):
-        def objective(self, batch: Tensor) -> tuple[Tensor, int]:
+        def objective(self, model: nn.Module, batch: Tensor) -> tuple[Tensor, int]:
             with torch.no_grad():
                 self.model.hidden.weight[0, 0] += 1e-6
-            return super().objective(batch)
+            return super().objective(model, batch)
 
     def work(rank: int) -> list[Any]:
         task = fresh() if rank == 0 else Drifting(Steady())

@@ -29,13 +29,13 @@ class Exchanging(ShiftTask):
         super().__init__(Shift())
         self.run, self.other, self.left = run, other, at
 
-    def validate(self):
+    def validate(self, model):
         self.left -= 1
         if self.left == 0:
             self.run.rename(self.run.with_name("moved"))
             if self.other is not None:
                 self.other.rename(self.run)
-        return super().validate()
+        return super().validate(model)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -26,15 +26,15 @@ class Stopping(ShiftTask):
         super().__init__(model)
         self.at, self.number, self.in_validation, self.seen = at, number, in_validation, 0
 
-    def collate(self, places):
+    def collate(self, places, device):
         if not self.in_validation and self.model.training:
             self._count()
-        return super().collate(places)
+        return super().collate(places, device)
 
-    def validate(self):
+    def validate(self, model):
         if self.in_validation:
             self._count()
-        return super().validate()
+        return super().validate(model)
 
     def _count(self) -> None:
         self.seen += 1
@@ -287,8 +287,8 @@ class Worsening(ShiftTask):
         super().__init__(model)
         self.values = values
 
-    def validate(self):
-        figure = super().validate()[0]
+    def validate(self, model):
+        figure = super().validate(model)[0]
         return [replace(figure, name="score", value=self.values.pop(0), higher_is_better=True)]
 
 
@@ -311,7 +311,7 @@ def test_an_unknown_monitor_is_an_error_at_the_first_validation(tmp_path):
 
 def test_without_figures_the_newest_is_the_best(tmp_path):
     class Unjudged(ShiftTask):
-        def validate(self):
+        def validate(self, model):
             return []
 
     outcome = run_training(tmp_path, task=Unjudged(Shift()))
@@ -326,13 +326,13 @@ class Exploding(ShiftTask):
         super().__init__(model)
         self.guilty, self.after, self.where, self.updates, self.places = guilty, after, where, 0, ()
 
-    def collate(self, places):
+    def collate(self, places, device):
         self.updates += self.model.training
         self.places = places
-        return super().collate(places)
+        return super().collate(places, device)
 
-    def objective(self, batch):
-        loss, count = super().objective(batch)
+    def objective(self, model, batch):
+        loss, count = super().objective(model, batch)
         if self.updates > self.after and self.guilty & set(self.places):
             if self.where == "loss":
                 loss = loss * math.nan
@@ -362,8 +362,8 @@ def test_a_gradient_that_is_no_number_stops_before_the_update(tmp_path):
 
 def test_weights_that_are_no_numbers_are_never_saved(tmp_path):
     class Poisoned(ShiftTask):
-        def validate(self):
-            figures = super().validate()
+        def validate(self, model):
+            figures = super().validate(model)
             if self.model.seen > 150:
                 with torch.no_grad():
                     self.model.hidden.weight[0, 0] = math.inf
@@ -383,9 +383,9 @@ def test_a_batch_with_nothing_to_learn_is_said_with_its_lines(tmp_path):
 
 def test_a_batch_too_large_for_memory_says_what_to_lower(tmp_path):
     class Huge(ShiftTask):
-        def objective(self, batch):
+        def objective(self, model, batch):
             torch.empty(1 << 60)
-            return super().objective(batch)
+            return super().objective(model, batch)
 
     with pytest.raises(TrainingError, match=r"memory at step 1: .*Lower batch_tokens \(now 24\)"):
         run_training(tmp_path, task=Huge(Shift()))
@@ -393,7 +393,7 @@ def test_a_batch_too_large_for_memory_says_what_to_lower(tmp_path):
 
 def test_another_error_of_the_task_passes_unchanged_and_the_run_can_go_on(whole, tmp_path):
     class Faulty(ShiftTask):
-        def objective(self, batch):
+        def objective(self, model, batch):
             raise RuntimeError("mine")
 
     with pytest.raises(RuntimeError, match="mine"):
@@ -435,7 +435,7 @@ def test_other_kernels_or_instructions_are_said(tmp_path, monkeypatch):
 
 def test_two_trainings_cannot_share_a_folder(tmp_path):
     class Nested(ShiftTask):
-        def validate(self):
+        def validate(self, model):
             run_training(tmp_path)
             return []
 
@@ -521,8 +521,8 @@ def test_timing_updates_changes_nothing(whole, tmp_path):
 class Stuck(ShiftTask):
     """A first figure that never moves."""
 
-    def validate(self):
-        return [Figure("accuracy", 0.0, ""), *super().validate()]
+    def validate(self, model):
+        return [Figure("accuracy", 0.0, ""), *super().validate(model)]
 
 
 def test_a_figure_that_does_not_move_neither_chooses_nor_ends(tmp_path):

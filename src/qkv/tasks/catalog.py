@@ -45,7 +45,7 @@ def register(
 
     Args:
         settings: its name, its help and its tables of settings.
-        recipe: imports and returns how it is trained, a `qkv.tasks.recipe.Recipe`.
+        recipe: imports and returns how it is trained, a class that extends `qkv.tasks.recipe.Recipe`.
         answerer: imports and returns the class of its trained models, a `qkv.tasks.task.Answerer`.
         answers: imports and returns what the command `qkv NAME` does, a `qkv.tasks.task.OpenAnswers`; its flags are the
             table `answers` of the settings. None for no command.

@@ -27,7 +27,7 @@ def check_data(recipe: AnyRecipe, tables: Tables) -> Report:
     settings = recipe.load_settings(with_corpus(tables, recipe.settings))
     with Report(getattr(settings.data, "skip", ())) as report, working("reading the data"):
         try:
-            recipe.inspect(settings) if recipe.inspect is not None else recipe.read(settings, None)
+            recipe.inspect(settings)
         except DataError as error:
             report.refused = error
     return report

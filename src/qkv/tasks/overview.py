@@ -201,7 +201,7 @@ def _figures(checkpoint: Path, monitor: object) -> tuple[Figure, ...]:
 def _not_default(task: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that are not the defaults of the task and the kind of model."""
     recipe = recipe_of(task)
-    stored = {table: config[table] for table in recipe.tables if isinstance(config.get(table), Mapping)}
+    stored = {table: config[table] for table in recipe.settings.tables if isinstance(config.get(table), Mapping)}
     kind = {"model": stored.get("model", {}).get("model")}
     try:
         usual = recipe.stored(recipe.load_settings({"model": kind} if kind["model"] else {}))

@@ -1,9 +1,10 @@
 """A task: its settings from tables, and what it reads, builds and learns."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, final
 
 from torch import nn
 
@@ -13,24 +14,20 @@ from qkv.settings import as_dict, build, check_tables, merge
 from qkv.tasks.folds import Examples
 from qkv.tasks.origin import Origin
 from qkv.tasks.settings import TaskSettings, TokenizerSettings, columns_of
-from qkv.tasks.tokenizing import with_known_tokens
+from qkv.tasks.tokenizing import Unknown, with_known_tokens
 from qkv.training_settings import Settings as Training
 
 if TYPE_CHECKING:
     from qkv.hub.published import PublishedConfig
-    from qkv.training.protocols import Task
 
 Tables = Mapping[str, Mapping[str, Any]]
 """Settings by table and name."""
 
 
-TABLES = ("data", "tokenizer", "model", "training", "ensemble")
-"""The tables of a training."""
 _NOT_STORED = ("data", "ensemble")
 """Tables that checkpoints do not store, because they do not describe a single model."""
 F = TypeVar("F")
 C = TypeVar("C")
-D = TypeVar("D")
 M = TypeVar("M", bound=nn.Module)
 
 
@@ -54,62 +51,91 @@ class RecipeSettings(Generic[F, C]):
     ensemble: Any = None
 
 
-@final
 @dataclass(frozen=True)
-class Recipe(Generic[F, C, D, M]):
-    """A training task: what it reads, builds and trains.
+class Recipe(ABC, Generic[F, C, M]):
+    """A task that is trained: how its settings become data, a model and a loss; an instance is the data that was read.
+
+    A task with a table "training" is trained step by step, and is a `qkv.training.protocols.Task`. The model of another
+    one is complete once it is built; of that protocol it has `validate`.
+
+    Attributes:
+        settings: its tables of settings: "tokenizer" if it reads text.
+        published: the configuration of models of other libraries, if a training can continue from one.
 
     Args:
-        settings: its tables of settings: "tokenizer" if it reads text, "training" if it has a `job`.
-        read: read and tokenize the files; the tokenizer is that of the run to resume or to start from, or None.
-        build: create the model, with new weights; or fit it, if there is no `job`.
-        job: the task in the form that `qkv.training` expects; None for a model that is complete once it is built.
-        identity: what else defines the run, by names that are no table's: the text itself, not where its files are.
-        summary: what was read and built, in one line.
-        defaults_of: further defaults, which follow from the model and the files.
-        check: refuse settings that contradict each other.
-        adapt: fit what was read to a run to start from, or refuse that run.
-        judge: the figures of a model without a `job`.
-        completed: fill in settings that follow from what was read.
-        published: the configuration of models of other libraries, if a training can continue from one.
-        runs: the settings and the folder of each run of a training; one, unless an ensemble is trained.
-        inspect: reads the files for a report alone, without what only a training needs; None to use `read`.
-        examples: reads the files as examples that can be divided for cross-validation; None for a task that has none.
-        draw: draws a run that is complete into a file, if `settings.options` has a picture.
+        chosen: the settings by which the data was read.
 
     Example: see docs/how_to/extend.md, "A task".
     """
 
-    settings: TaskSettings
-    read: Callable[[RecipeSettings[F, C], Tokenizer | None], D]
-    build: Callable[[C, D], M]
-    job: "Callable[[M, D, RecipeSettings[F, C]], Task[Any]] | None"
-    identity: Callable[[D, RecipeSettings[F, C]], dict[str, Any]]
-    summary: Callable[[D, M], str]
-    defaults_of: Callable[[C, F], Mapping[str, Mapping[str, object]]] = lambda model, files: {}
-    check: Callable[[RecipeSettings[F, C]], None] = lambda settings: None
-    adapt: Callable[[D, Origin | None], D] = lambda text, origin: text
-    judge: Callable[[M, D, RecipeSettings[F, C]], Sequence[Figure]] = lambda model, text, settings: ()
-    completed: Callable[[RecipeSettings[F, C], D], RecipeSettings[F, C]] = lambda settings, text: settings
-    published: "type[PublishedConfig] | None" = None
-    runs: Callable[[RecipeSettings[F, C], Path], Iterable[tuple[RecipeSettings[F, C], Path]]] = (
-        lambda settings, folder: [(settings, folder)]
-    )
-    inspect: Callable[[RecipeSettings[F, C]], None] | None = None
-    examples: Callable[[F], Examples] | None = None
-    draw: Callable[[Path, Path], None] = lambda run, picture: None
+    settings: ClassVar[TaskSettings]
+    published: ClassVar["type[PublishedConfig] | None"] = None
 
-    @property
-    def task(self) -> str:
-        """Its name, as in `qkv train NAME`."""
-        return self.settings.name
+    chosen: RecipeSettings[F, C]
 
-    @property
-    def tables(self) -> tuple[str, ...]:
-        """Its tables."""
-        return tuple(table for table in self.settings.tables if table in TABLES)
+    @classmethod
+    @abstractmethod
+    def read(cls, settings: RecipeSettings[F, C], tokenizer: Tokenizer | None) -> Self:
+        """Read and tokenize the files; the tokenizer is that of the run to resume or to start from, or None."""
 
-    def load_settings(self, tables: Tables) -> RecipeSettings[F, C]:
+    @abstractmethod
+    def build(self) -> M:
+        """Create the model, with new weights; or fit it."""
+
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """Return what else defines the run, by names that are no table's: the text itself, not where its files are."""
+
+    @abstractmethod
+    def summary(self, model: M) -> str:
+        """Return what was read and built, in one line."""
+
+    @abstractmethod
+    def validate(self, model: M) -> Sequence[Figure]:
+        """Judge a model by what was held out, see `qkv.training.protocols.Task`."""
+
+    def count_unknown(self) -> Sequence[Unknown]:
+        """Return the number of unknown tokens of each part of a text."""
+        return ()
+
+    def adapted(self, origin: Origin | None) -> Self:
+        """Return the data as a run to start from needs it, or refuse that run."""
+        return self
+
+    def completed(self) -> RecipeSettings[F, C]:
+        """Return the settings with those that follow from what was read."""
+        return self.chosen
+
+    @classmethod
+    def inspect(cls, settings: RecipeSettings[F, C]) -> None:
+        """Read the files for a report alone, if possible without what only a training needs."""
+        cls.read(settings, None)
+
+    @staticmethod
+    def defaults_of(config: C, files: F) -> Mapping[str, Mapping[str, object]]:
+        """Return further defaults, which follow from the model and the files."""
+        return {}
+
+    @staticmethod
+    def check(settings: RecipeSettings[F, C]) -> None:
+        """Refuse settings that contradict each other."""
+
+    @staticmethod
+    def runs(settings: RecipeSettings[F, C], folder: Path) -> Iterable[tuple[RecipeSettings[F, C], Path]]:
+        """Return the settings and the folder of each run of a training; one, unless an ensemble is trained."""
+        return [(settings, folder)]
+
+    @staticmethod
+    def examples(files: F) -> Examples | None:
+        """Read the files as examples that can be divided for cross-validation; None for a task that has none."""
+        return None
+
+    @staticmethod
+    def draw(run: Path, picture: Path) -> None:
+        """Draw a run that is complete into a file, if `settings.options` has a picture."""
+
+    @classmethod
+    def load_settings(cls, tables: Tables) -> RecipeSettings[F, C]:
         """Build settings from nested dicts, checking all of them.
 
         Args:
@@ -121,42 +147,45 @@ class Recipe(Generic[F, C, D, M]):
         Raises:
             ConfigError: a name is unknown (the message suggests the closest one), or a value is invalid.
         """
-        check_tables(tables, {name: self.settings.tables[name] for name in self.tables})
-        self.settings.expect_todays_names(tables)
-        self.settings.expect_one(tables)
-        configuration = self.configuration(tables.get("model", {}))
+        check_tables(tables, cls.settings.tables)
+        cls.settings.expect_todays_names(tables)
+        cls.settings.expect_one(tables)
+        configuration = cls.configuration(tables.get("model", {}))
         model: C = build(configuration, tables.get("model", {}), "model")
-        files: F = build(self.settings.tables["data"], tables.get("data", {}), "data")
-        defaults = self.settings.defaults_for(getattr(model, "model", None))
-        completed = merge(merge(defaults, self.defaults_of(model, files)), tables)
+        files: F = build(cls.settings.tables["data"], tables.get("data", {}), "data")
+        defaults = cls.settings.defaults_for(getattr(model, "model", None))
+        completed = merge(merge(defaults, cls.defaults_of(model, files)), tables)
         tokenizer = with_known_tokens(completed.get("tokenizer", {}))
-        ensemble = self.settings.tables.get("ensemble")
+        ensemble = cls.settings.tables.get("ensemble")
         settings = RecipeSettings(
-            build(self.settings.tables["data"], completed.get("data", {}), "data"),
-            build(self.settings.tables.get("tokenizer", TokenizerSettings), tokenizer, "tokenizer"),
+            build(cls.settings.tables["data"], completed.get("data", {}), "data"),
+            build(cls.settings.tables.get("tokenizer", TokenizerSettings), tokenizer, "tokenizer"),
             build(configuration, completed.get("model", {}), "model"),
-            build(self.settings.tables.get("training", Training), completed.get("training", {}), "training"),
+            build(cls.settings.tables.get("training", Training), completed.get("training", {}), "training"),
             None if ensemble is None else build(ensemble, tables.get("ensemble", {}), "ensemble"),
         )
-        self.check(settings)
+        cls.check(settings)
         return settings
 
-    def configuration(self, table: Mapping[str, Any]) -> Any:
+    @classmethod
+    def configuration(cls, table: Mapping[str, Any]) -> Any:
         """Return the configuration of the model that a table describes, or the union of those that it can be."""
-        kind = None if self.published is None else self.published.model
-        return self.settings.tables["model"] if kind is None or table.get("model") != kind else self.published
+        kind = None if cls.published is None else cls.published.model
+        return cls.settings.tables["model"] if kind is None or table.get("model") != kind else cls.published
 
-    def show_settings(self, settings: RecipeSettings[F, C]) -> dict[str, Any]:
+    @classmethod
+    def show_settings(cls, settings: RecipeSettings[F, C]) -> dict[str, Any]:
         """Return the settings as nested dicts, the inverse of `load_settings`."""
         tables = as_dict(settings)
-        return {name: self.settings.replaced(name, tables[name]) for name in self.tables}
+        return {name: cls.settings.replaced(name, tables[name]) for name in cls.settings.tables}
 
-    def stored(self, settings: RecipeSettings[F, C]) -> dict[str, Any]:
+    @classmethod
+    def stored(cls, settings: RecipeSettings[F, C]) -> dict[str, Any]:
         """Return the tables of a checkpoint, which has no files; of their columns those that are given."""
         tables = as_dict(settings)
         columns = columns_of(settings.data)
         described = {"data": columns} if columns else {}
-        return described | {name: tables[name] for name in self.tables if name not in _NOT_STORED}
+        return described | {name: tables[name] for name in cls.settings.tables if name not in _NOT_STORED}
 
 
-AnyRecipe = Recipe[Any, Any, Any, Any]
+AnyRecipe = type[Recipe[Any, Any, Any]]

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from qkv.data.batches import device_of
 from qkv.errors import ConfigError, QkvError, on_command_line, setting, spelled
 from qkv.nn.first_batch import start_from_first_batch
 from qkv.nn.mechanism import MechanismConfig
@@ -32,7 +33,7 @@ from qkv.tasks.origin import (
     origin_tables,
     start_from,
 )
-from qkv.tasks.recipe import AnyRecipe, Tables
+from qkv.tasks.recipe import AnyRecipe, Recipe, Tables
 from qkv.tasks.run_folder import (
     CHANGEABLE,
     OLDER_DEFAULTS,
@@ -140,13 +141,13 @@ def train_run(
     tensorboard: bool = False,
     origin: Origin | None = None,
 ) -> Outcome:
-    """Train a model, or each one of an ensemble, or resume; fitting a model without a `job` again saves an equal one.
+    """Train a model, or each one of an ensemble, or resume; fitting a model again saves an equal one.
 
     Args:
         recipe: the task.
         settings: files, tokens, model, training, as `Recipe.load_settings` returns them.
         out: the run folder; for an ensemble the folder of its runs, one for each member.
-        device: compute device; a model without a `job` is fitted on the CPU.
+        device: compute device; a model that is fitted at once is fitted on the CPU.
         tensorboard: whether to also log the training to TensorBoard.
         origin: the run that provides initial weights and tokenizer; None to train from scratch.
 
@@ -168,45 +169,46 @@ def _train_one(
 ) -> Outcome:
     """Read, build and train one model: what it is trained on is checked before anything is computed."""
     compute_device = as_device(device)
-    if recipe.job is not None:
+    is_trained = "training" in recipe.settings.tables
+    if is_trained:
         settings = replace(settings, training=with_parts(settings.training, folder))
     tables = recipe.stored(settings)
     # Those of the tokenizer can follow from the text.
-    expect_same_run(folder, recipe.task, {name: tables[name] for name in tables if name != "tokenizer"})
-    reads_text = "tokenizer" in recipe.tables
+    expect_same_run(folder, recipe.settings.name, {name: tables[name] for name in tables if name != "tokenizer"})
+    reads_text = "tokenizer" in recipe.settings.tables
     tokenizer = first_tokenizer(folder, origin) if reads_text else None
     with working("reading the text"):
-        text = recipe.read(settings, tokenizer)
-    unknown: Sequence[Unknown] = getattr(text, "count_unknown", tuple)()
+        task: Any = recipe.read(settings, tokenizer)
+    unknown: Sequence[Unknown] = task.count_unknown()
     expect_known(unknown)
     if reads_text:
-        settings = replace(settings, tokenizer=as_learned(settings.tokenizer, text.tokenizer))
-    text = recipe.adapt(text, origin)
-    settings = recipe.completed(settings, text)
-    if recipe.job is None:
-        return _fit(recipe, settings, text, folder, origin)
+        task = replace(task, chosen=replace(settings, tokenizer=as_learned(settings.tokenizer, task.tokenizer)))
+    task = task.adapted(origin)
+    task = replace(task, chosen=task.completed())
+    if not is_trained:
+        return _fit(task, folder, origin)
     seed_everything(settings.training.seed)  # it determines the initial weights too
-    model = recipe.build(settings.model, text).to(compute_device)
-    start_from(model, origin, getattr(text, "labels", ()))
-    learned = recipe.job(model, text, settings)
-    training = _with_steps(settings.training, learned, model, folder)
+    model = task.build().to(compute_device)
+    start_from(model, origin, getattr(task, "labels", ()))
+    training = _with_steps(task.chosen.training, task, model, folder)
+    task = replace(task, chosen=replace(task.chosen, training=training))
     if origin is None or not origin.weights:
         with working("computing the first batch"):
-            start_from_first_batch(model, lambda: first_objective(learned, training))
-    vocabulary = [_vocabulary(text.tokenizer.size, unknown)] if reads_text else []
-    note("; ".join([recipe.summary(text, model), *vocabulary, _size(model)]))
+            start_from_first_batch(model, lambda: first_objective(task, model, training))
+    vocabulary = [_vocabulary(task.tokenizer.size, unknown)] if reads_text else []
+    note("; ".join([task.summary(model), *vocabulary, _size(model)]))
     warn_of_mechanisms(settings.model)
     # PyTorch's optimizers import its compiler, which takes seconds. Imported here, a signal ends the process at
     # once, because there is nothing to save yet; within the loop it would have to wait for the import.
     from torch import _dynamo  # noqa: F401
 
     return trainer.train(
-        learned,
+        task,
         model,
         training,
         run=folder,
-        config={**_config(recipe, replace(settings, training=training), text), **origin_config(origin)},
-        tokenizer=text.tokenizer.to_json() if reads_text else None,
+        config={**_config(task), **origin_config(origin)},
+        tokenizer=task.tokenizer.to_json() if reads_text else None,
         free=CHANGEABLE,
         added=OLDER_DEFAULTS,
         files=files_read(settings.data),
@@ -217,27 +219,27 @@ def _train_one(
     )
 
 
-def _fit(recipe: AnyRecipe, settings: Any, text: Any, folder: Path, origin: Origin | None) -> Outcome:
+def _fit(task: Recipe[Any, Any, Any], folder: Path, origin: Origin | None) -> Outcome:
     """Build, judge and save a model that is complete once it is built."""
     if origin is not None:
         hint = "It is fitted from its data alone."
-        raise ConfigError(setting("from"), f"none for {recipe.task}", str(origin.trained.folder), hint)
+        raise ConfigError(setting("from"), f"none for {task.settings.name}", str(origin.trained.folder), hint)
     with working("fitting"):
-        model = recipe.build(settings.model, text)
+        model = task.build()
     with working("judging the fit"):
-        figures = recipe.judge(model, text, settings)
-    outcome = store(model, figures, folder, _config(recipe, settings, text), files_read(settings.data))
-    note(f"{recipe.summary(text, model)}: {show_figures(outcome.figures)}")
+        figures = task.validate(model)
+    outcome = store(model, figures, folder, _config(task), files_read(task.chosen.data))
+    note(f"{task.summary(model)}: {show_figures(outcome.figures)}")
     return outcome
 
 
-def _config(recipe: AnyRecipe, settings: Any, text: Any) -> dict[str, Any]:
+def _config(task: Recipe[Any, Any, Any]) -> dict[str, Any]:
     """Return what defines a run: its settings, and the text itself in place of its files."""
-    identity = recipe.identity(text, settings)
-    for name in ("task", *recipe.tables):
+    identity = task.identity()
+    for name in ("task", *task.settings.tables):
         if name in identity:
             raise ConfigError("identity", "names that are no table's", f'"{name}"', "Give it another name.")
-    return {"task": recipe.task, **identity, **recipe.stored(settings)}
+    return {"task": task.settings.name, **identity, **task.stored(task.chosen)}
 
 
 def _size(model: nn.Module) -> str:
@@ -268,11 +270,11 @@ def _with_steps(training: Training, task: Task[Any], model: nn.Module, folder: P
     return with_steps(training, folder, measured)
 
 
-def first_objective(task: Task[Any], training: Training) -> None:
+def first_objective(task: Task[Any], model: nn.Module, training: Training) -> None:
     """Compute the objective of the first batch; random generators are restored."""
     with undisturbed():
         (batch,) = first_batches(task, training, 1)
-        task.objective(task.collate(batch))
+        task.objective(model, task.collate(batch, device_of(model)))
 
 
 def warn_of_mechanisms(config: object) -> None:

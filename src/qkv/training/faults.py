@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from qkv.data.batches import device_of
 from qkv.errors import MEMORY_ERRORS, TrainingError, out_of_memory_text, setting
 from qkv.training.protocols import Task
 
@@ -15,11 +16,14 @@ _TRIED = 512
 """Examples of an update that are computed one by one to find the cause."""
 
 
-def not_finite(task: Task[Any], batches: Sequence[Sequence[int]], step: int, what: str, got: float) -> TrainingError:
+def not_finite(
+    task: Task[Any], model: nn.Module, batches: Sequence[Sequence[int]], step: int, what: str, got: float
+) -> TrainingError:
     """Build the error for a loss or gradient that is not finite, with the lines of the examples that cause it.
 
     Args:
         task: provides batches, objective and lines.
+        model: the model.
         batches: the examples of this update.
         step: number of the update.
         what: "loss" or "norm of the gradient".
@@ -29,7 +33,7 @@ def not_finite(task: Task[Any], batches: Sequence[Sequence[int]], step: int, wha
         The error to raise.
     """
     examples = [index for batch in batches for index in batch]
-    causes = [index for index in examples[:_TRIED] if not _loss_is_finite(task, index)]
+    causes = [index for index in examples[:_TRIED] if not _loss_is_finite(task, model, index)]
     isolated = 0 < len(causes) < len(examples)
     lines = show_lines(task.lines(causes if isolated else examples))
     cause = f"because of {lines}" if isolated else f"in a batch of {lines}"
@@ -105,6 +109,6 @@ def suggest_smaller_batches(step: int, tokens: int) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _loss_is_finite(task: Task[Any], index: int) -> bool:
-    loss, _ = task.objective(task.collate([index]))
+def _loss_is_finite(task: Task[Any], model: nn.Module, index: int) -> bool:
+    loss, _ = task.objective(model, task.collate([index], device_of(model)))
     return math.isfinite(float(loss))

@@ -78,11 +78,11 @@ def _measure(
     task: Task[Any], model: nn.Module, indices: Sequence[int], precision: ComputePrecision, device: torch.device
 ) -> float:
     model.zero_grad(set_to_none=True)
-    batch = task.collate(indices)
+    batch = task.collate(indices, device)
     _synchronize(device)
     start = time.perf_counter()
     with computing(precision, device):
-        loss, _ = task.objective(batch)
+        loss, _ = task.objective(model, batch)
     loss.backward()
     _synchronize(device)
     return time.perf_counter() - start

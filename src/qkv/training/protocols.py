@@ -1,8 +1,9 @@
 """The interface between training and a task."""
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from qkv.metrics.figure import Figure
@@ -39,7 +40,7 @@ class Batches(Protocol):
 
 
 class Task(Protocol[B]):
-    """A model's data, objective and evaluation. Training treats batches as opaque."""
+    """The data of models, their objective and evaluation. Training treats batches as opaque."""
 
     @property
     def unit(self) -> str:
@@ -58,29 +59,33 @@ class Task(Protocol[B]):
             resuming relies on that.
         """
 
-    def collate(self, indices: Sequence[int]) -> B:
-        """Build a batch of examples, on the model's device.
+    def collate(self, indices: Sequence[int], device: torch.device) -> B:
+        """Build a batch of examples.
 
         Args:
             indices: indices of its examples.
+            device: that of the model.
 
         Returns:
             The batch.
         """
 
-    def objective(self, batch: B) -> tuple[Tensor, int]:
+    def objective(self, model: Any, batch: B) -> tuple[Tensor, int]:
         """Compute the loss.
 
         Args:
+            model: of the task.
             batch: built by `collate`.
 
         Returns:
             The loss, a differentiable scalar summed over units (tokens, for example), and the number of units.
         """
 
-    def validate(self) -> Sequence[Figure]:
-        """Evaluate the model on held-out data, in evaluation mode without gradients; generators are restored
-        afterwards.
+    def validate(self, model: Any) -> Sequence[Figure]:
+        """Evaluate a model on held-out data.
+
+        Args:
+            model: of the task, in evaluation mode without gradients; generators are restored afterwards.
 
         Returns:
             Figures, the most important one first; can be empty.

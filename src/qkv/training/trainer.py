@@ -395,7 +395,7 @@ class Trainer:
             scale_gradient(self.parameters, 1 / units)  # of the mean over units
             norm = clip_gradient(self.parameters, settings.clip)
             if not math.isfinite(norm):
-                raise not_finite(self.task, parts, step, "norm of the gradient", norm)
+                raise not_finite(self.task, self.model, parts, step, "norm of the gradient", norm)
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate(settings, step)
             self.optimizer.step()
@@ -450,9 +450,9 @@ class Trainer:
 
     def _backward(self, indices: Sequence[int]) -> tuple[Tensor, float]:
         """Add the gradient of some examples, and return their loss and number of units."""
-        batch = self.task.collate(indices)
+        batch = self.task.collate(indices, self.parameters[0].device)
         with computing(self.state.precision, self.parameters[0].device):
-            loss, units = self.task.objective(batch)  # a scalar, summed over units
+            loss, units = self.task.objective(self.model, batch)  # a scalar, summed over units
         loss.backward()
         return loss.detach(), units
 
@@ -462,7 +462,7 @@ class Trainer:
         values = torch.stack(losses).tolist()
         for value, part in zip(values, parts, strict=True):
             if not math.isfinite(value):
-                raise not_finite(self.task, [part], step, "loss", value)
+                raise not_finite(self.task, self.model, [part], step, "loss", value)
         return [list(row) for row in zip(values, units, strict=True)]
 
     def _sum_in_tree(self, parts: Sequence[Sequence[int]], step: int) -> list[list[float]]:
@@ -513,7 +513,7 @@ class Trainer:
         try:
             breakable = nullcontext() if self._interrupts is None else self._interrupts.breakable()
             with undisturbed(), torch.no_grad(), self.processes.kept_waiting(_WAIT, 0, 0), breakable:
-                figures = tuple(self.task.validate())
+                figures = tuple(self.task.validate(self.model))
         finally:
             self._memory.release()
             self.model.train()

@@ -1,28 +1,20 @@
-"""Labeled texts as tokens: training files, validation examples, tokenizer."""
+"""Labeled texts, and as numbers."""
 
 import zlib
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
 
 from qkv.data import segments
-from qkv.data.choices import LABELED_SHARE
 from qkv.data.columns import TextColumns
-from qkv.data.corpus import fingerprint
-from qkv.data.holdout import seen_in_training, split
-from qkv.data.labeled import LABEL_AND_TEXT, LABEL_NAMES, TEXT_NAMES, Unit, labels_of, read_labeled
-from qkv.data.report import expect_some_left, refuse
+from qkv.data.labeled import LABEL_AND_TEXT, LABEL_NAMES, TEXT_NAMES, Unit, read_labeled
 from qkv.data.tagged import Tagged
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.tasks.length import longer_allowed
-from qkv.tasks.notes import reporting, state
+from qkv.tasks.notes import state
 from qkv.tasks.python_values import as_source, labeled_line
-from qkv.tasks.settings import Pairs, TokenizerSettings
-from qkv.tasks.tokenizing import Unknown, exceeds, learn_tokenizer, sample_of
+from qkv.tasks.settings import Pairs
 
-LabelFiles = Any
-"""The files of a task that labels: a table with `data`, `valid_data`, `longest`, `skip` and `columns`."""
 Labeling = Literal["classify", "tag"]
 _SHORTEST_RUN, _LONGEST_RUN = 3, 6
 """Characters of an n-gram."""
@@ -44,36 +36,6 @@ class EncodedText(NamedTuple):
     labels: tuple[int, ...]
     line: int
     features: tuple[int, ...] | None = None
-
-
-class LabeledText(NamedTuple):
-    """Labeled texts ready for training.
-
-    Attributes:
-        tokenizer: learned from the training texts.
-        labels: the names of the labels, sorted.
-        train, valid: examples.
-        fingerprints: sha256 of the texts of each part.
-    """
-
-    tokenizer: Tokenizer
-    labels: tuple[str, ...]
-    train: list[EncodedText]
-    valid: list[EncodedText]
-    fingerprints: dict[str, str]
-
-    def count_unknown(self) -> list[Unknown]:
-        """Return the number of unknown tokens of the training and of the validation texts."""
-        parts = {"training texts": self.train, "validation texts": self.valid}
-        alone = all(text.features is None for text in self.train)
-        return [
-            Unknown.of(part, (text.ids for text in texts), self.tokenizer.unk, alone=alone)
-            for part, texts in parts.items()
-        ]
-
-
-ReadTexts = Callable[[Any, str, TextColumns], list[Tagged]]
-"""Reads labeled texts from a file or values, by the name of the argument and the columns."""
 
 
 def read_texts(data: Pairs | None, name: str = "data", columns: TextColumns = LABEL_AND_TEXT) -> list[Tagged]:
@@ -113,114 +75,6 @@ def as_lines(text: Tagged, labels: Sequence[str], unit: Unit) -> list[str]:
 def missing_data(name: str, hint: str) -> ConfigError:
     """Return the error about data that is not given."""
     return ConfigError(setting(name), setting(name, "FILE"), "none", hint)
-
-
-def read_for_training(
-    read: ReadTexts,
-    files: LabelFiles,
-    tokenizer_settings: TokenizerSettings,
-    seed: int,
-    tokenizer: Tokenizer | None = None,
-    wide: int | None = None,
-    unit: Unit = "texts",
-) -> LabeledText:
-    """Read and tokenize the training and validation texts.
-
-    Args:
-        read: reads the texts of a task.
-        files: the files.
-        tokenizer_settings: its settings, if one is learned.
-        seed: selects what is held out if there is no validation file.
-        tokenizer: an existing tokenizer; None to train one.
-        wide: feature buckets of a wide model; None for other models.
-        unit: what a text is called.
-
-    Returns:
-        The texts, ready for training.
-
-    Raises:
-        DataError: a file is invalid, or has a label that training never saw; the message gives file and line.
-        ConfigError: files are missing.
-    """
-    with reporting(files.skip):
-        train, valid, labels, names = gather(read, files, seed, unit)
-        if tokenizer is None:
-            tokenizer = learn_tokenizer(tokenizer_settings, (word for text in train for word in text.words))
-        train, encoded = _encoded(train, tokenizer, labels, files.longest, names[0], wide)
-        valid, encoded_valid = _encoded(valid, tokenizer, labels, files.longest, names[1], wide)
-        fingerprints = {"train": _digest(train), "valid": _digest(valid)}
-        return LabeledText(tokenizer, labels, encoded, encoded_valid, fingerprints)
-
-
-def inspect(
-    read: ReadTexts, files: LabelFiles, tokenizer_settings: TokenizerSettings, seed: int, unit: Unit = "texts"
-) -> None:
-    """Read the texts for a report, and tokenize only those that can be too long; arguments as for training."""
-    train, valid, labels, names = gather(read, files, seed, unit)
-    longest, settings = files.longest, tokenizer_settings
-    parts = [[text for text in part if exceeds([" ".join(text.words)], longest, settings)] for part in (train, valid)]
-    if any(parts):
-        texts = (word for text in sample_of(train) for word in text.words)
-        tokenizer = learn_tokenizer(tokenizer_settings, texts)
-        for part, name in zip(parts, names, strict=True):
-            _encoded(part, tokenizer, labels, files.longest, name, None)
-
-
-def gather(
-    read: ReadTexts, files: LabelFiles, seed: int, unit: Unit
-) -> tuple[list[Tagged], list[Tagged], tuple[str, ...], tuple[str, str]]:
-    """Read texts to train on and to validate on, with their labels and the names of the files; arguments as above."""
-    train = read(files.data, "data", files.columns)
-    name = valid_name = _name(files.data, "data")
-    if files.valid_data is not None:
-        valid = read(files.valid_data, "valid_data", files.columns)
-        valid_name = _name(files.valid_data, "valid_data")
-        message = seen_in_training((text.words for text in train), [text.words for text in valid], f"validation {unit}")
-    else:
-        train, valid, message = split(
-            train,
-            seed,
-            parts=lambda text: (text.words, text.tags),
-            names=(unit, unit),
-            share=LABELED_SHARE,
-            labels=lambda text: text.tags,
-        )
-    if message:
-        state(message)
-    labels = labels_of((label for text in train for label in text.tags), name, unit)
-    return train, [text for text in valid if _is_known(text, labels, valid_name)], labels, (name, valid_name)
-
-
-def _encoded(
-    texts: Iterable[Tagged],
-    tokenizer: Tokenizer,
-    labels: Sequence[str],
-    longest: int,
-    name: str,
-    wide: int | None,
-) -> tuple[list[Tagged], list[EncodedText]]:
-    """Tokenize texts, and return those that are short enough."""
-    kept, encoded = [], []
-    for text in texts:
-        try:
-            encoded.append(numbered(text, tokenizer, labels, longest, name, wide))
-            kept.append(text)
-        except DataError as error:
-            refuse("long", error)
-    if not encoded:
-        expect_some_left()
-    return kept, encoded
-
-
-def _is_known(text: Tagged, labels: Sequence[str], name: str) -> bool:
-    """Return whether training saw all labels of a text; refuse one with others."""
-    for label in text.tags:
-        if label not in labels:
-            hint = "Training never saw it: add examples of it to " + setting("data") + ", or correct the label."
-            expected = f"one of {_label_list(labels)}"
-            refuse("invalid", DataError(Place(name, text.line), expected, f'"{label}"', hint))
-            return False
-    return True
 
 
 def numbered(
@@ -320,17 +174,3 @@ def encode_words(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tuple[int,
         begins.append(len(ids))
         ids += tokenizer.encode(word) or [tokenizer.unk]
     return tuple(ids), tuple(begins)
-
-
-def _name(data: object, name: str) -> str:
-    """Return what messages call data: the file, or the argument whose values they are."""
-    return str(data) if isinstance(data, str | Path) else name
-
-
-def _digest(texts: Sequence[Tagged]) -> str:
-    return fingerprint("\t".join((*text.words, "", *text.tags)) for text in texts)
-
-
-def _label_list(labels: Sequence[str], limit: int = 12) -> str:
-    names = ", ".join(f'"{label}"' for label in labels[:limit])
-    return names if len(labels) <= limit else f"{names} and {len(labels) - limit} more"

@@ -7,7 +7,7 @@ from qkv.errors import ConfigError
 from qkv.hub.published import PublishedConfig
 from qkv.models.configs.reader import ClassifierConfig, ReaderConfig
 from qkv.models.reader import TextClassifier, TextTagger
-from qkv.tasks.classify.objective import ReaderModel
+from qkv.tasks.classify.labeling import ReaderModel
 
 Config = ReaderConfig | PublishedConfig
 

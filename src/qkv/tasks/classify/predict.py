@@ -16,8 +16,8 @@ from qkv.models.reader import TextClassifier
 from qkv.recording import record
 from qkv.settings import build
 from qkv.tasks.classify.data import EncodedText, Labeling, features_of, read_texts
+from qkv.tasks.classify.labeling import ReaderModel, predict
 from qkv.tasks.classify.model import build_model
-from qkv.tasks.classify.objective import ReaderModel, predict
 from qkv.tasks.classify.settings import ClassifyEvaluation
 from qkv.tasks.length import expect_length
 from qkv.tasks.python_values import expect_texts

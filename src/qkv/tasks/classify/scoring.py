@@ -6,7 +6,7 @@ from typing import Any
 from qkv.data.labeled import Unit
 from qkv.data.tagged import Tagged
 from qkv.tasks.classify.data import as_lines, encode_words
-from qkv.tasks.classify.objective import judge_labels, report_labels
+from qkv.tasks.classify.labeling import judge_labels, report_labels
 from qkv.tasks.length import naming_line
 from qkv.tasks.notes import note
 from qkv.tasks.task import Scored

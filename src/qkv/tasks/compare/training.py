@@ -29,7 +29,7 @@ from qkv.tasks.compare.grid import Cell, settings_of
 from qkv.tasks.compare.settings import settings_to_test
 from qkv.tasks.folds import write_folds
 from qkv.tasks.load import load
-from qkv.tasks.recipe import AnyRecipe, Tables
+from qkv.tasks.recipe import AnyRecipe, Recipe, Tables
 from qkv.tasks.run import train_run
 from qkv.tasks.settings import EvaluationSettings, TaskSettings
 from qkv.tasks.streams import finite
@@ -137,11 +137,11 @@ def planned_folds(
         ConfigError: the task's data cannot be divided, or has too few different inputs.
     """
     task = recipe.settings
-    if recipe.examples is None:
-        able = [name for name in TASKS if recipe_of(name).examples is not None]
+    examples = recipe.examples(recipe.load_settings(task.in_tables(settings_of(cells[0], settings))).data)
+    if examples is None:
+        able = [name for name in TASKS if recipe_of(name).examples is not Recipe.examples]
         hint = "Compare by seeds, and give files to test on."
         raise ConfigError("folds", f"a task whose data can be divided: {', '.join(able)}", task.name, hint)
-    examples = recipe.examples(recipe.load_settings(task.in_tables(settings_of(cells[0], settings))).data)
     trainings = []
     for number, (train, test) in enumerate(write_folds(examples, count, out), start=1):
         for cell in cells:

@@ -18,8 +18,7 @@ from qkv.models.pointer import END, PointerNetwork
 from qkv.recording.recorder import record
 from qkv.settings import build
 from qkv.tasks.pairs import PairSources
-from qkv.tasks.point.data import ElementVocabulary
-from qkv.tasks.point.objective import is_exact, judge_positions, point, stack
+from qkv.tasks.point.pointing import ElementVocabulary, is_exact, judge_positions, point, stack
 from qkv.tasks.point.settings import AnswerOrder, PointEvaluation, PointRequest
 from qkv.tasks.python_values import expect_texts
 from qkv.tasks.runs import OTHER_VERSION, Trained, rebuild

@@ -9,7 +9,7 @@ from torch import Tensor
 from qkv.data.words import split_words
 from qkv.errors import Place
 from qkv.tasks.classify.data import EncodedText, encode_words
-from qkv.tasks.classify.objective import predict
+from qkv.tasks.classify.labeling import predict
 from qkv.tasks.classify.predict import Labeler
 from qkv.tasks.length import expect_length
 from qkv.tasks.python_values import expect_texts

@@ -1,7 +1,19 @@
 """`qkv train tag`: from settings to a trained run folder."""
 
-from qkv.tasks.classify.recipe import label_recipe
+from typing import final
+
+from qkv.tasks.classify.recipe import LabelTask
 from qkv.tasks.tag.data import read_texts
 from qkv.tasks.tag.settings import TAG
 
-RECIPE = label_recipe(TAG, read_texts, "sentences")
+
+@final
+class TagTask(LabelTask):
+    """Training a tagger of words."""
+
+    settings, texts = TAG, "sentences"
+    read_texts = staticmethod(read_texts)
+
+
+RECIPE = TagTask
+"""Training a tagger of words."""

@@ -1,22 +1,12 @@
-"""Training a pointer network: the task in the form that `qkv.training` expects, and how its answers are judged."""
+"""Lines of elements as tensors, the answers of a pointer network, and how they are judged."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from qkv.data.batches import (
-    NO_LABEL,
-    Example,
-    collate_sources,
-    device_of,
-    inference_batches,
-    restore_order,
-    token_batches,
-)
+from qkv.data.batches import NO_LABEL, collate_sources, device_of, inference_batches, restore_order
 from qkv.data.pointing import Pointed
 from qkv.decode.beam import Beam, beam
 from qkv.decode.greedy import greedy
@@ -24,13 +14,27 @@ from qkv.decode.protocol import Hypothesis
 from qkv.metrics.figure import Figure, require_same_length
 from qkv.models.pointer import END, PointerNetwork
 from qkv.tasks.notes import counted
-from qkv.tasks.point.data import ElementVocabulary, PointLines
-from qkv.tasks.point.settings import AnswerOrder, PointFiles
+from qkv.tasks.point.settings import AnswerOrder
 
-if TYPE_CHECKING:
-    from qkv.tasks.recipe import RecipeSettings
+BATCH_ELEMENTS = 8192
+UNKNOWN = "<unk>"
 
-_BATCH_ELEMENTS = 8192
+
+@final
+class ElementVocabulary:
+    """Words to ids; None for numbers.
+
+    Args:
+        words: known words; the first stands for all others.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = tuple(words)
+        self._ids = {word: number for number, word in enumerate(self.words)}
+
+    def ids(self, words: Iterable[Any]) -> list[int]:
+        """Return the id of each word."""
+        return [self._ids.get(word, 0) for word in words]
 
 
 class PointBatch(NamedTuple):
@@ -49,77 +53,6 @@ class PointBatch(NamedTuple):
     previous: Tensor
     target: Tensor
     known: int
-
-
-@final
-@dataclass(frozen=True)
-class PointTask:
-    """Lines with target positions, a model and its evaluation.
-
-    Args:
-        model: the model to train.
-        text: the lines.
-        settings: of the training.
-        examples: the sizes of the training lines.
-    """
-
-    model: PointerNetwork
-    text: PointLines
-    settings: "RecipeSettings[PointFiles, Any]"
-    examples: list[Example] = field(init=False)
-
-    def __post_init__(self) -> None:
-        longest = max(len(item.elements) for item in self.text.train)
-        zeros = (0,) * longest  # batches only look at the lengths
-        sized = [Example(zeros[: len(item.elements)], item.target, item.line) for item in self.text.train]
-        object.__setattr__(self, "examples", sized)
-
-    @property
-    def unit(self) -> str:
-        """The unit that the objective counts."""
-        return "positions"
-
-    def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
-        """Batch lines of about equal length."""
-        return token_batches(self.examples, tokens, seed, epoch, self.settings.training.batch_size)
-
-    def collate(self, indices: Sequence[int]) -> PointBatch:
-        """Stack lines, on the model's device."""
-        return stack([self.text.train[index] for index in indices], self.text.vocabulary, device_of(self.model))
-
-    def objective(self, batch: PointBatch) -> tuple[Tensor, int]:
-        """Compute the cross entropy of each next position and of the end."""
-        return self._loss(batch, self.settings.training.label_smoothing)
-
-    def lines(self, indices: Sequence[int]) -> list[int]:
-        """Return the line numbers in the user's file."""
-        return [self.text.train[index].line for index in indices]
-
-    def validate(self) -> list[Figure]:
-        """Compute the share of right positions and of right answers, and the loss, on the validation lines."""
-        text = self.text
-        answers = point(self.model, text.valid, text.vocabulary, text.longest)
-        sides = [answer.ids for answer in answers], [item.target for item in text.valid]
-        return [*judge_positions(*sides, self.settings.data.order), self._validation_loss()]
-
-    def _validation_loss(self) -> Figure:
-        total, count = 0.0, 0
-        for indices in inference_batches([len(item.elements) for item in self.text.valid], _BATCH_ELEMENTS):
-            batch = stack([self.text.valid[index] for index in indices], self.text.vocabulary, device_of(self.model))
-            loss, positions = self._loss(batch, 0.0)
-            total, count = total + float(loss), count + positions
-        return Figure("loss", total / count, "nats per position", higher_is_better=False)
-
-    def _loss(self, batch: PointBatch, smoothing: float) -> tuple[Tensor, int]:
-        chances = self.model(batch.elements, batch.lengths, batch.previous).float()
-        loss = F.nll_loss(chances.flatten(0, 1), batch.target.flatten(), ignore_index=NO_LABEL, reduction="sum")
-        if smoothing:
-            # What cannot be pointed at has probability 0 and takes no part in the smoothing.
-            possible = chances > -torch.inf
-            spread = -chances.masked_fill(~possible, 0).sum(-1) / possible.sum(-1).clamp(min=1)
-            real = torch.nonzero_static(batch.target.flatten() != NO_LABEL, size=batch.known)[:, 0]
-            loss = (1 - smoothing) * loss + smoothing * spread.flatten()[real].sum()
-        return loss, batch.known
 
 
 def judge_positions(
@@ -184,7 +117,7 @@ def point(
     Returns:
         The best answer for each line.
     """
-    batches = inference_batches([len(item.elements) for item in items], max(1, _BATCH_ELEMENTS // width))
+    batches = inference_batches([len(item.elements) for item in items], max(1, BATCH_ELEMENTS // width))
     results = []
     for batch in counted(batches):
         stacked = stack([items[index] for index in batch], vocabulary, device_of(model))

@@ -1,33 +1,20 @@
-"""Training a classifier or tagger: the task in the form that `qkv.training` expects."""
+"""Labeled texts as tensors, the answers of a classifier or tagger, and how they are judged."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from qkv.data.batches import (
-    NO_LABEL,
-    Example,
-    collate_sources,
-    device_of,
-    inference_batches,
-    restore_order,
-    token_batches,
-)
+from qkv.data.batches import NO_LABEL, collate_sources, device_of, inference_batches, restore_order
 from qkv.decode.likeliest import expect_numbers
 from qkv.metrics.figure import Figure
 from qkv.metrics.labels import LabelReport, label_report, span_report
 from qkv.metrics.matches import accuracy, macro_f1
 from qkv.metrics.spans import names_spans, span_f1
 from qkv.models.reader import TextClassifier, TextTagger
-from qkv.tasks.classify.data import EncodedText, LabeledText
+from qkv.tasks.classify.data import EncodedText
 from qkv.tasks.notes import counted
-
-if TYPE_CHECKING:
-    from qkv.tasks.recipe import RecipeSettings
 
 ReaderModel = TextClassifier | TextTagger
 _BATCH_TOKENS = 8192
@@ -53,62 +40,6 @@ class LabelBatch(NamedTuple):
     known: int
     features: Tensor | None = None
     counts: Tensor | None = None
-
-
-@final
-@dataclass(frozen=True)
-class LabelTask:
-    """Labeled texts, a model and its evaluation.
-
-    Args:
-        model: the model to train.
-        text: what is trained and validated on.
-        settings: of the training.
-    """
-
-    model: ReaderModel
-    text: LabeledText
-    settings: "RecipeSettings[Any, Any]"
-
-    @property
-    def unit(self) -> str:
-        """The unit that the objective counts."""
-        return "labels"
-
-    def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
-        """Batch texts of about equal length."""
-        examples = [Example(item.ids, (), item.line) for item in self.text.train]
-        return token_batches(examples, tokens, seed, epoch, self.settings.training.batch_size)
-
-    def collate(self, indices: Sequence[int]) -> LabelBatch:
-        """Stack texts, on the model's device."""
-        return stack([self.text.train[index] for index in indices], self.text.tokenizer.pad, device_of(self.model))
-
-    def objective(self, batch: LabelBatch) -> tuple[Tensor, int]:
-        """Compute the smoothed cross entropy of each label."""
-        scores = label_scores(self.model, batch)
-        loss = F.cross_entropy(
-            scores.float().flatten(0, -2),
-            batch.labels.flatten(),
-            ignore_index=NO_LABEL,
-            reduction="sum",
-            label_smoothing=self.settings.training.label_smoothing,
-        )
-        return loss, batch.known
-
-    def lines(self, indices: Sequence[int]) -> list[int]:
-        """Return the line numbers of texts in the user's file."""
-        return [self.text.train[index].line for index in indices]
-
-    def validate(self) -> list[Figure]:
-        """Compute accuracy, F1 and loss on the validation texts."""
-        labels, valid = self.text.labels, self.text.valid
-        results = predict(self.model, valid, self.text.tokenizer.pad)
-        predicted = [[labels[int(number)] for number in scores.argmax(-1)] for scores in results]
-        truth = [[labels[number] for number in item.labels] for item in valid]
-        right = torch.cat([torch.tensor(item.labels, dtype=torch.int64, device="cpu") for item in valid])
-        loss = float(F.cross_entropy(torch.cat(results).double(), right))
-        return [*judge_labels(predicted, truth), Figure("loss", loss, "nats per label", higher_is_better=False)]
 
 
 def judge_labels(predicted: Sequence[Sequence[str]], truth: Sequence[Sequence[str]]) -> list[Figure]:

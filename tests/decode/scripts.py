@@ -6,6 +6,8 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from qkv.linalg.session import DecodingSession
+
 BOS, EOS, SIZE = 1, 2, 11
 
 
@@ -16,7 +18,7 @@ class Script:
     seed: int
     seen: list[int]
 
-    def start(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, int]:
+    def start(self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None) -> tuple[Tensor, int]:
         inside = torch.arange(source.shape[1]) < lengths[:, None]
         return torch.where(inside, source, 0).sum(dim=1), 0
 

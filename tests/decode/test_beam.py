@@ -17,6 +17,7 @@ from qkv.decode.beam import Beam, Ranking, beam
 from qkv.decode.greedy import greedy
 from qkv.decode.protocol import Hypothesis
 from qkv.errors import ConfigError, QkvError, ShapeError
+from qkv.linalg.session import DecodingSession
 
 Found = tuple[tuple[int, ...], float, bool]
 
@@ -108,7 +109,7 @@ class Table(Script):
 
     chances: dict[tuple[int, ...], list[float]]
 
-    def start(self, source: Tensor, lengths: Tensor) -> Any:
+    def start(self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None) -> Any:
         return [()] * len(source), None
 
     def step(self, tokens: Tensor, state: Any) -> Any:
@@ -266,7 +267,7 @@ def test_sources_that_are_done_leave_the_batch() -> None:
 class Attending(Script):
     """Attends to source position i at every step, with a weight that depends on the newest token."""
 
-    def start(self, source: Tensor, lengths: Tensor) -> Any:
+    def start(self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None) -> Any:
         return *super().start(source, lengths), torch.zeros_like(source, dtype=torch.float64), lengths
 
     def step(self, tokens: Tensor, state: Any) -> Any:

@@ -360,8 +360,7 @@ def models() -> Iterator[tuple[str, str]]:
 def _stepped(model: Any, target: Tensor, *sides: Tensor) -> list[Tensor]:
     """Scores of each step, with a session and without, from the third on for half of the rows."""
     if sides:
-        states = [model.start(*sides)]
-        states += [model.start_in(DecodingSession(), *sides)] if hasattr(model, "start_in") else []
+        states = [model.start(*sides, session) for session in (None, DecodingSession())]
     else:
         states = [model.read(target[:, :2])[1]]
     scores, some = [], torch.arange(0, len(target), 2)

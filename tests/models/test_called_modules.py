@@ -21,7 +21,6 @@ from qkv.compiled import available
 from qkv.decode.beam import Beam, beam
 from qkv.decode.greedy import greedy
 from qkv.decode.prompted import Prompted
-from qkv.decode.protocol import start_in
 from qkv.errors import QkvError
 from qkv.linalg import matmul
 from qkv.linalg.session import DecodingSession
@@ -223,7 +222,7 @@ def stepwise(model: Any, given: Inputs) -> Tensor:
     assert given.decode is not None
     source, lengths, begin = given.decode
     with DecodingSession() as session:
-        state, scores = start_in(session, model, source, lengths), []
+        state, scores = model.start(source, lengths, session), []
         for token in range(begin, STEPS):
             logits, state = model.step(torch.full((len(source),), token), state)
             scores.append(torch.where(logits.isfinite(), logits, 0).flatten())
@@ -424,7 +423,7 @@ def token_by_token(model: Any, tokens: Tensor) -> Tensor:
             first, state = model.read(tokens[:, :2], session=session)
             scores, later = [first[:, 0], first[:, 1]], tokens[:, 2:]
         else:
-            state, later = start_in(session, model, *decoding[:2]), tokens
+            state, later = model.start(*decoding[:2], session), tokens
         for newest in later.unbind(1):
             logits, state = model.step(newest, state)
             scores.append(logits)

@@ -15,9 +15,8 @@ class Repeating:
     """A model that copies the source for each hypothesis, because it cannot fork."""
 
     def __init__(self, model: Any) -> None:
-        for name in ("start", "start_in", "step", "select"):
-            if hasattr(model, name):
-                setattr(self, name, getattr(model, name))
+        for name in ("start", "step", "select"):
+            setattr(self, name, getattr(model, name))
 
 
 @pytest.mark.parametrize("kind", in_turn(KINDS), ids=lambda kind: "-".join([kind[0], *map(str, kind[1].values())]))

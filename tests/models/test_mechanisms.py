@@ -110,7 +110,7 @@ def step_by_step(model: nn.Module) -> Tensor | None:
         return torch.stack(parts, 1)
     if isinstance(model, RecurrentTranslator | TransformerTranslator):
         with DecodingSession() as session:
-            memory: Any = model.start_in(session, SOURCE, LENGTHS)
+            memory: Any = model.start(SOURCE, LENGTHS, session)
             parts = []
             for tokens in TARGET.unbind(1):
                 scores_BN, memory = model.step(tokens, memory)
@@ -226,7 +226,7 @@ def test_futures_that_are_dropped_and_parted_again_have_their_own_positions(sett
             nn.init.normal_(parameter)
     torch.testing.assert_close(step_by_step(model), scores_of(model), rtol=1e-9, atol=1e-10)
     with DecodingSession() as session:
-        state = model.start_in(session, SOURCE, LENGTHS)
+        state = model.start(SOURCE, LENGTHS, session)
         for tokens in TARGET[:, :2].unbind(1):
             _, state = model.step(tokens, state)
         state = model.fork(state, torch.arange(3), 2)

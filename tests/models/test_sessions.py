@@ -14,7 +14,7 @@ from qkv.compiled import available
 from qkv.decode.beam import Beam, beam
 from qkv.decode.ensemble import Ensemble
 from qkv.decode.greedy import greedy
-from qkv.decode.protocol import Hypothesis, Stepper, start_in
+from qkv.decode.protocol import Hypothesis, Stepper
 from qkv.decode.sampling import Sampling, sample
 from qkv.linalg import matmul
 from qkv.linalg.packed import PackedWeight
@@ -118,7 +118,10 @@ class Plain:
     """A model that is never given a session, nor forked."""
 
     def __init__(self, model: Any) -> None:
-        self.start, self.step, self.select = model.start, model.step, model.select
+        self.model, self.step, self.select = model, model.step, model.select
+
+    def start(self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None) -> Any:
+        return self.model.start(source, lengths)
 
 
 @pytest.mark.parametrize(
@@ -184,8 +187,8 @@ def test_a_decoding_within_a_decoding(kind: str, shared: bool) -> None:
             self.fork, self.regroup, self.session, self.steps = model.fork, model.regroup, session, 0
             self.step = self.stepped
 
-        def start_in(self, session: DecodingSession, source: Tensor, lengths: Tensor) -> Any:
-            return start_in(session, model, source, lengths)
+        def start(self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None) -> Any:
+            return model.start(source, lengths, session)
 
         def stepped(self, tokens: Tensor, state: Any) -> Any:
             self.steps += 1
@@ -237,8 +240,8 @@ def test_an_error_in_the_middle_leaves_nothing_behind(kind: str) -> None:
             super().__init__(model)
             self.steps, self.step = 0, self.stepped
 
-        def start_in(self, session: DecodingSession, source: Tensor, lengths: Tensor) -> Any:
-            return model.start_in(session, source, lengths)
+        def start(self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None) -> Any:
+            return model.start(source, lengths, session)
 
         def stepped(self, tokens: Tensor, state: Any) -> Any:
             self.steps += 1
@@ -262,7 +265,7 @@ def test_a_generator_that_is_closed_early_leaves_nothing_behind(kind: str) -> No
     def tokens(seed: int) -> Iterator[Tensor]:
         with DecodingSession() as session:
             sessions.append(session)
-            state, newest = model.start_in(session, *given(kind, seed)[:2]), torch.full((ROWS,), BOS)
+            state, newest = model.start(*given(kind, seed)[:2], session), torch.full((ROWS,), BOS)
             while True:
                 logits, state = model.step(newest, state)
                 newest = logits.argmax(-1)
@@ -300,7 +303,7 @@ def test_weights_that_change_between_batches_are_those_of_now(kind: str) -> None
 def test_weights_that_change_between_steps_are_those_of_now(kind: str) -> None:
     model, (source, lengths, _) = made(kind), given(kind)
     with DecodingSession() as session:
-        state, plain = model.start_in(session, source, lengths), model.start(source, lengths)
+        state, plain = model.start(source, lengths, session), model.start(source, lengths)
         for step in range(12):
             tokens = torch.randint(4, SIZE, (ROWS,))
             if step % 4 == 3:
@@ -327,7 +330,7 @@ def test_two_futures_of_one_state_do_not_meet(kind: str) -> None:
         return logits
 
     with DecodingSession() as session:
-        found = futures(model.start_in(session, source, lengths))
+        found = futures(model.start(source, lengths, session))
         expected = futures(model.start(source, lengths))
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
@@ -339,7 +342,7 @@ def test_a_state_outlives_its_session(kind: str) -> None:
     model, (source, lengths, _) = made(kind), given(kind)
     tokens = torch.randint(4, SIZE, (6, ROWS))
     with DecodingSession() as session:
-        state = model.start_in(session, source, lengths)
+        state = model.start(source, lengths, session)
         for step in range(3):
             logits, state = model.step(tokens[step], state)
     held = logits.clone()

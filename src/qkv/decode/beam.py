@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qkv.decode.choices import Normalization, Stop
 from qkv.decode.likeliest import expect_numbers, likeliest
-from qkv.decode.protocol import Hypothesis, State, Stepper, fork, regroup, start_in
+from qkv.decode.protocol import Hypothesis, State, Stepper, fork, regroup
 from qkv.decode.walk import as_limits, as_never
 from qkv.errors import ConfigError, expect_name
 from qkv.linalg.session import DecodingSession, opened
@@ -189,7 +189,7 @@ def beam(
 
     Example:
         >>> class Fixed:  # the next token's probabilities, whatever came before
-        ...     def start(self, source, lengths):
+        ...     def start(self, source, lengths, session=None):
         ...         return source
         ...     def step(self, tokens, state):
         ...         return torch.tensor([0.0, 0.5, 0.3, 0.2]).log().expand(len(tokens), -1), state
@@ -209,7 +209,7 @@ def beam(
     sources = (limits > 0).nonzero().squeeze(1)
     if sources.numel():
         with opened(session) as current:
-            state = start_in(current, model, source, lengths)
+            state = model.start(source, lengths, current)
             if sources.numel() < source.shape[0]:
                 state = model.select(state, sources)
             searcher.run(_Frontier.first(state, source, lengths, sources, bos))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from qkv.decode.protocol import State, Stepper, fork, regroup, start_in
+from qkv.decode.protocol import State, Stepper, fork, regroup
 from qkv.linalg.session import DecodingSession
 
 
@@ -69,7 +69,7 @@ class Constraining:
 
     Example:
         >>> class Even:  # four tokens, all as likely
-        ...     def start(self, source, lengths):
+        ...     def start(self, source, lengths, session=None):
         ...         return source
         ...     def step(self, tokens, state):
         ...         return torch.zeros(len(tokens), 4), state
@@ -88,15 +88,9 @@ class Constraining:
     prompted: bool = False
     forced: Tensor | None = None
 
-    def start(self, source: Tensor, lengths: Tensor) -> Constrained:
+    def start(self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None) -> Constrained:
         """Read the source."""
-        return self._started(self.model.start(source, lengths), source, lengths)
-
-    def start_in(self, session: DecodingSession, source: Tensor, lengths: Tensor) -> Constrained:
-        """Read the source, in a session if the model can use one."""
-        return self._started(start_in(session, self.model, source, lengths), source, lengths)
-
-    def _started(self, inner: Any, source: Tensor, lengths: Tensor) -> Constrained:
+        inner = self.model.start(source, lengths, session)
         rows, count = source.shape
         written = source.new_empty(rows, 0)
         if self.prompted:  # prompts end at the right

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from qkv.decode.choices import Mean
 from qkv.decode.likeliest import log_probabilities
-from qkv.decode.protocol import Stepper, fork, regroup, start_in
+from qkv.decode.protocol import Stepper, fork, regroup
 from qkv.errors import ConfigError, expect_name
 from qkv.linalg.session import DecodingSession
 
@@ -30,7 +30,7 @@ class Ensemble:
         >>> class Fixed:
         ...     def __init__(self, *probabilities):
         ...         self.scores = torch.tensor(probabilities).log()
-        ...     def start(self, source, lengths):
+        ...     def start(self, source, lengths, session=None):
         ...         return source
         ...     def step(self, tokens, state):
         ...         return self.scores.expand(len(tokens), -1), state
@@ -50,13 +50,9 @@ class Ensemble:
             raise ConfigError("models", "at least one", "none", "Give the models to decode together.")
         expect_name("mean", self.mean, get_args(Mean))
 
-    def start(self, source: Tensor, lengths: Tensor) -> tuple[Any, ...]:
-        """Read the source with each model."""
-        return tuple(model.start(source, lengths) for model in self.models)
-
-    def start_in(self, session: DecodingSession, source: Tensor, lengths: Tensor) -> tuple[Any, ...]:
+    def start(self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None) -> tuple[Any, ...]:
         """Read the source with each model; they share the session."""
-        return tuple(start_in(session, model, source, lengths) for model in self.models)
+        return tuple(model.start(source, lengths, session) for model in self.models)
 
     def step(self, tokens: Tensor, state: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
         """Read the newest tokens, and return log-probabilities (B, N), up to a constant in each row."""

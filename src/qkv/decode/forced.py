@@ -40,7 +40,7 @@ def forced(
 
     Example:
         >>> class Even:  # four tokens, all as likely
-        ...     def start(self, source, lengths):
+        ...     def start(self, source, lengths, session=None):
         ...         return source
         ...     def step(self, tokens, state):
         ...         return torch.zeros(len(tokens), 4), state

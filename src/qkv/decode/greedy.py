@@ -50,7 +50,7 @@ def greedy(
 
     Example:
         >>> class Counter:  # counts from the source's first id up to 6, then ends with id 1
-        ...     def start(self, source, lengths):
+        ...     def start(self, source, lengths, session=None):
         ...         return source[:, 0]
         ...     def step(self, tokens, state):
         ...         following = torch.where(state > 6, 1, state)

@@ -68,12 +68,13 @@ class Prompted:
 
     model: PaddedReader
 
-    def start(self, source: Tensor, lengths: Tensor) -> Continuation:
+    def start(self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None) -> Continuation:
         """Read the prompts.
 
         Args:
             source: token ids (B, S), int64; those at or after a row's length are never read.
             lengths: tokens in each row (B,), int64, from 1 to S.
+            session: keeps packed weights and memory for all steps.
 
         Returns:
             The state after them.
@@ -81,13 +82,6 @@ class Prompted:
         Raises:
             ConfigError: a prompt is empty.
         """
-        return self._start(source, lengths)
-
-    def start_in(self, session: DecodingSession, source: Tensor, lengths: Tensor) -> Continuation:
-        """Read the prompts, as `start`, with a session that keeps packed weights and memory for all steps."""
-        return self._start(source, lengths, session)
-
-    def _start(self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None) -> Continuation:
         if not bool((lengths > 0).all()):
             hint = "Begin with the model's begin token."
             raise ConfigError("source", "prompts of at least one token", "an empty one", hint)

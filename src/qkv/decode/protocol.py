@@ -60,12 +60,13 @@ class Stepper(Protocol[State]):
     from one state in two ways. The scores of a row depend on that row alone, not on the others of the batch.
     """
 
-    def start(self, source: Tensor, lengths: Tensor) -> State:
+    def start(self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None) -> State:
         """Read the source.
 
         Args:
             source: token ids (B, S), int64; those at or after a row's length are never read.
             lengths: tokens in each row (B,), int64, from 0 to S.
+            session: of the decoding loop; can keep packed weights and memory for the steps that follow.
 
         Returns:
             The state before the first step, B rows.
@@ -96,40 +97,6 @@ class Stepper(Protocol[State]):
             The state of R rows.
         """
         ...
-
-
-@runtime_checkable
-class SessionStepper(Stepper[State], Protocol[State]):
-    """A model that keeps packed weights and memory in a session of the decoding loop."""
-
-    def start_in(self, session: DecodingSession, source: Tensor, lengths: Tensor) -> State:
-        """Read the source, as `start`.
-
-        Args:
-            session: serves the steps that follow, so the state carries it.
-            source, lengths: as for `start`.
-
-        Returns:
-            As `start`.
-        """
-        ...
-
-
-def start_in(session: DecodingSession, model: Stepper[State], source: Tensor, lengths: Tensor) -> State:
-    """Let a model read the source, in a session if it can use one.
-
-    Args:
-        session: of the decoding loop.
-        model: predicts the next token.
-        source, lengths: as for `Stepper.start`.
-
-    Returns:
-        The state before the first step.
-    """
-    if isinstance(model, SessionStepper):
-        state: State = model.start_in(session, source, lengths)
-        return state
-    return model.start(source, lengths)
 
 
 @runtime_checkable

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from qkv.decode.likeliest import as_ids, expect_numbers
-from qkv.decode.protocol import Hypothesis, State, Stepper, start_in
+from qkv.decode.protocol import Hypothesis, State, Stepper
 from qkv.errors import ConfigError, ShapeError
 from qkv.linalg.session import DecodingSession, opened
 from qkv.values.checked import checked
@@ -59,7 +59,7 @@ def walk(
     if rows.numel() == 0:
         return journal.hypotheses(eos)
     with opened(session) as current:
-        state = start_in(current, model, source, lengths)
+        state = model.start(source, lengths, current)
         if rows.numel() < source.shape[0]:
             state = model.select(state, rows)
         tokens = torch.full_like(rows, bos)

@@ -87,19 +87,12 @@ class CopyingTranslator(Predictor[CopyingState]):
             raise ShapeError("target", expected, got, "Each row starts with the begin token.")
         return self._predict(target, state)[0]
 
-    def start(self, source: Tensor, lengths: Tensor) -> CopyingState:
-        """Encode the source.
+    def start(self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None) -> CopyingState:
+        """Encode the source; the session serves the translator.
 
         Raises:
             ShapeError: a shape or dtype is wrong.
         """
-        return self._start(source, lengths)
-
-    def start_in(self, session: DecodingSession, source: Tensor, lengths: Tensor) -> CopyingState:
-        """As `start`; the session serves the translator."""
-        return self._start(source, lengths, session)
-
-    def _start(self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None) -> CopyingState:
         inner, memory = self.inner.read(self._without_copied(source), lengths, session)
         ids = source if source.shape[1] else source.new_zeros(source.shape[0], 1)
         return CopyingState(inner, self.copy.remember(memory, ids, inner.lengths))

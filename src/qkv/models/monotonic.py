@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.linalg.matmul import apply_layer
+from qkv.linalg.session import DecodingSession
 from qkv.models import recurrence
 from qkv.models.cells import Hidden, first_hidden, gates, run_cells
 from qkv.models.checks import check_target, clean_source
@@ -149,12 +150,13 @@ class MonotonicTranslator(Predictor[MonotonicState]):
             self._show(alignment_posterior(moves, self._observed(target, emitted)), state)
         return _joint(ahead, emitted).logsumexp(2)
 
-    def start(self, source: Tensor, lengths: Tensor) -> MonotonicState:
+    def start(self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None) -> MonotonicState:
         """Encode the source.
 
         Args:
             source: token ids (B, S), int64.
             lengths: (B,), int64, from 0 to S.
+            session: not used.
 
         Returns:
             The state before the first step.

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from qkv.errors import ShapeError
 from qkv.linalg.matmul import apply_layer
+from qkv.linalg.session import DecodingSession
 from qkv.models import recurrence
 from qkv.models.cells import STEPS, Hidden, first_hidden, gates, run_cells
 from qkv.models.checks import clean_source, padding_of
@@ -233,12 +234,13 @@ class PointerNetwork(Predictor[PointerState]):
             free = free & ~_visited_before(target, state.free.shape[1])
         return self._point(states, state, free)
 
-    def start(self, source: Tensor, lengths: Tensor) -> PointerState:
+    def start(self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None) -> PointerState:
         """Encode the elements.
 
         Args:
             source: (B, S, features), or ids of words (B, S), int64.
             lengths: (B,), int64, from 0 to S.
+            session: not used.
 
         Returns:
             The state before the first step.

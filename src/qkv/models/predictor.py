@@ -77,7 +77,7 @@ class EncoderDecoder(Predictor[SessionState]):
     def read(
         self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None
     ) -> tuple[SessionState, Tensor]:
-        """Like `start` or `start_in`, but also return the encoder's states (B, S, M)."""
+        """Like `start`, but also return the encoder's states (B, S, M)."""
 
     @abstractmethod
     def advance(self, target: Tensor, state: SessionState) -> tuple[Tensor, SessionState]:
@@ -113,12 +113,13 @@ class EncoderDecoder(Predictor[SessionState]):
         check_target(target, source.shape[0], self.config.size)
         return self.advance(target, state)[0]
 
-    def start(self, source: Tensor, lengths: Tensor) -> SessionState:
+    def start(self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None) -> SessionState:
         """Encode the source.
 
         Args:
             source: token ids (B, S), int64.
             lengths: (B,), int64, from 0 to S.
+            session: keeps packed weights and memory for this and later steps.
 
         Returns:
             The state before the first step.
@@ -126,10 +127,6 @@ class EncoderDecoder(Predictor[SessionState]):
         Raises:
             ShapeError: a shape, dtype or id is wrong.
         """
-        return self.read(source, lengths)[0]
-
-    def start_in(self, session: DecodingSession, source: Tensor, lengths: Tensor) -> SessionState:
-        """Like `start`, with a session that keeps packed weights and memory for this and later steps."""
         return self.read(source, lengths, session)[0]
 
     def predict(self, target: Tensor, state: SessionState) -> tuple[Tensor, tuple[Tensor, SessionState]]:

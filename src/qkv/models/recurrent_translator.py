@@ -163,7 +163,7 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
     def read(
         self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None
     ) -> tuple[RecurrentState, Tensor]:
-        """Like `start` or `start_in`, but also return the encoder's states (B, S, V)."""
+        """Like `start`, but also return the encoder's states (B, S, V)."""
         ids, real = clean_source(source, lengths, self.config.source_size or self.config.size)
         self.rows.begin(ids)
         embedded, features = self.source_embedding(ids), None

@@ -112,7 +112,7 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
     def read(
         self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None
     ) -> tuple[TransformerState, Tensor]:
-        """Like `start` or `start_in`, but also return the encoder's states (B, S, M)."""
+        """Like `start`, but also return the encoder's states (B, S, M)."""
         ids = clean_source(source, lengths, self.parts.source_size or self.parts.size)[0]
         self.rows.begin(ids)
         second = None

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qkv.decode.choices import Mean
 from qkv.decode.greedy import greedy
-from qkv.decode.protocol import Hypothesis, Stepper, fork, regroup, start_in
+from qkv.decode.protocol import Hypothesis, Stepper, fork, regroup
 from qkv.decode.sampling import Sampling, sample
 from qkv.errors import ConfigError, setting
 from qkv.linalg.session import DecodingSession
@@ -231,14 +231,10 @@ class RecordingStepper:
     model: TranslationModel
     layer: str
 
-    def start(self, source: Tensor, lengths: Tensor) -> RecordedState:
+    def start(self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None) -> RecordedState:
         """Encode the source."""
-        return RecordedState(self.model.start(source, lengths), torch.zeros(source.shape, device=source.device))
-
-    def start_in(self, session: DecodingSession, source: Tensor, lengths: Tensor) -> RecordedState:
-        """Read the source, in a session."""
-        model: Any = self.model
-        return RecordedState(start_in(session, model, source, lengths), torch.zeros(source.shape, device=source.device))
+        state = self.model.start(source, lengths, session)
+        return RecordedState(state, torch.zeros(source.shape, device=source.device))
 
     def step(self, tokens: Tensor, state: RecordedState) -> tuple[Tensor, RecordedState]:
         """Predict the next token, and record the attention weights."""

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, Self, final
+from dataclasses import replace
+from typing import Any, Literal, Self, final
 
 import numpy as np
 import torch
@@ -255,8 +256,8 @@ class KernelRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _bandwidths(self) -> Tensor:
         return torch.as_tensor(np.atleast_1d(self.bandwidth_), dtype=torch.float64, device="cpu")
 
-    def _merge(self) -> "_Merged":
-        """Merge rows of equal inputs and weight, sorted by the first numeric column."""
+    def _merge(self) -> MergedRows:
+        """Merge rows of equal inputs and weight, sorted by the first numeric column; every bandwidth is 1."""
         first = self._numeric[:1]
         table = np.column_stack([self.inputs_[:, first], self.inputs_, self.weights_])
         distinct, place, counts = np.unique(table, axis=0, return_inverse=True, return_counts=True)
@@ -265,8 +266,10 @@ class KernelRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         empty = targets.new_zeros(len(distinct), targets.shape[1])
         means = empty.index_add(0, point_of, targets) / numbers[:, None]
         deviations = empty.index_add(0, point_of, (targets - means[point_of]).square())
-        inputs = torch.from_numpy(distinct[:, len(first) : -1].copy())
-        return _Merged(inputs, means, numbers, torch.from_numpy(distinct[:, -1].copy()), deviations, point_of)
+        inputs, row_weights = (torch.from_numpy(distinct[:, part].copy()) for part in (slice(len(first), -1), -1))
+        weights = None if bool((numbers * row_weights == 1).all()) else numbers * row_weights
+        smoother = self._smoother(inputs, means, weights, inputs.new_ones(inputs.shape[1]), None)
+        return MergedRows(smoother, numbers, row_weights, deviations, point_of)
 
     def _smoother(
         self, inputs: Tensor, targets: Tensor, weights: Tensor | None, bandwidths: Tensor, neighbors: int | None
@@ -286,12 +289,9 @@ class KernelRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Return the merged points with a smoother, by default the fitted one."""
         if bandwidths is None:
             bandwidths, neighbors = self._bandwidths(), self.neighbors_
-        inputs, targets, counts, row_weights, deviations, point_of = self._merged
-        weights = counts * row_weights
-        smoother = self._smoother(
-            inputs, targets, None if bool((weights == 1).all()) else weights, bandwidths, neighbors
-        )
-        return MergedRows(smoother, counts, row_weights, deviations, point_of)
+        points = self._merged.smoother
+        smoother = self._smoother(points.inputs, points.targets, points.weights, bandwidths, neighbors)
+        return replace(self._merged, smoother=smoother)
 
     def _fixed(self) -> tuple[Tensor, int | None]:
         """Return the bandwidths and the number of neighbors that were given."""
@@ -311,11 +311,11 @@ class KernelRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return self.neighbors
 
     def _count_places(self) -> int:
-        return len(self._merged.inputs[:, self._numeric].unique(dim=0))
+        return len(self._merged.smoother.inputs[:, self._numeric].unique(dim=0))
 
     def _choose(self) -> tuple[Tensor, int | None]:
         """Choose bandwidths, or the number of neighbors, and the λ of each column of categories."""
-        numbers = self._merged.inputs[:, self._numeric]
+        numbers = self._merged.smoother.inputs[:, self._numeric]
         columns, neighbors = self.inputs_.shape[1], self._number_of_neighbors()
         units = numbers.new_ones(columns)
         units[self._numeric] = column_scales(torch.from_numpy(self.inputs_[:, self._numeric]))
@@ -426,17 +426,6 @@ class KernelRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             expect_name("neighbors", self.neighbors, ("auto",), "a number, or auto")
         if isinstance(self.bandwidth, str):
             expect_name("bandwidth", self.bandwidth, CRITERIA, "a number, or what to minimize")
-
-
-class _Merged(NamedTuple):
-    """Rows of equal inputs and weight as one: fields as of `MergedRows`."""
-
-    inputs: Tensor
-    targets: Tensor
-    counts: Tensor
-    row_weights: Tensor
-    deviations: Tensor
-    point_of: Tensor
 
 
 def _estimates(

@@ -1,18 +1,24 @@
 """N-grams that are not repeated, judged by transformers; prefixes, judged by searches in plain Python."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.decode.scripts import BOS, EOS, SIZE, Script, batch, sources
+from torch import Tensor
 
 from qkv.decode.beam import Beam, Ranking, beam
 from qkv.decode.constraints import Constraining, repeating
+from qkv.decode.ensemble import Ensemble
 from qkv.decode.forced import forced
 from qkv.decode.greedy import greedy
+from qkv.decode.protocol import Stepper
 from qkv.decode.sampling import Sampling, row_keys, sample
+from qkv.linalg.session import DecodingSession
 
 SINK = 0
 few = st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=1, max_size=4)
@@ -108,3 +114,18 @@ def test_ngrams_of_a_prompt_count() -> None:
         assert not repeats((*prompt, *one.ids), 2)
     unbanned = greedy(Script(1, []), *batch(prompts), bos=BOS, eos=EOS, limit=40, never=[SINK])
     assert any(repeats((*prompt, *one.ids), 2) for prompt, one in zip(prompts, unbanned, strict=True))
+
+
+@pytest.mark.parametrize("wrap", [lambda model: Constraining(model, sink=0, ngram=2), lambda model: Ensemble((model,))])
+def test_a_session_reaches_the_model_that_is_wrapped(wrap: Callable[[Stepper[Any]], Stepper[Any]]) -> None:
+    sessions: list[DecodingSession | None] = []
+
+    class Watched(Script):
+        def start(self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None) -> tuple[Tensor, int]:
+            sessions.append(session)
+            return super().start(source, lengths, session)
+
+    source, lengths = torch.tensor([[5, 6]]), torch.tensor([2])
+    with DecodingSession() as session:
+        greedy(wrap(Watched(1, [])), source, lengths, bos=BOS, eos=EOS, limit=2, session=session)
+    assert sessions == [session]

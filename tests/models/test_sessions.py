@@ -343,6 +343,7 @@ def test_a_state_outlives_its_session(kind: str) -> None:
     tokens = torch.randint(4, SIZE, (6, ROWS))
     with DecodingSession() as session:
         state = model.start(source, lengths, session)
+        assert getattr(state, "inner", state).session is session
         for step in range(3):
             logits, state = model.step(tokens[step], state)
     held = logits.clone()

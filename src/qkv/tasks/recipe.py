@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, final
 
@@ -152,13 +152,14 @@ class Recipe(ABC, Generic[F, C, M]):
         cls.settings.expect_one(tables)
         configuration = cls.configuration(tables.get("model", {}))
         model: C = build(configuration, tables.get("model", {}), "model")
-        files: F = build(cls.settings.tables["data"], tables.get("data", {}), "data")
+        files: Any = build(cls.settings.tables["data"], tables.get("data", {}), "data")
         defaults = cls.settings.defaults_for(getattr(model, "model", None))
         completed = merge(merge(defaults, cls.defaults_of(model, files)), tables)
         tokenizer = with_known_tokens(completed.get("tokenizer", {}))
         ensemble = cls.settings.tables.get("ensemble")
+        added = {name: item for name, item in completed.get("data", {}).items() if name not in tables.get("data", {})}
         settings = RecipeSettings(
-            build(cls.settings.tables["data"], completed.get("data", {}), "data"),
+            replace(files, **added),  # not built again: an iterator can be read only once
             build(cls.settings.tables.get("tokenizer", TokenizerSettings), tokenizer, "tokenizer"),
             build(configuration, completed.get("model", {}), "model"),
             build(cls.settings.tables.get("training", Training), completed.get("training", {}), "training"),

@@ -81,6 +81,7 @@ def test_a_saved_page_rolls_out_and_names_what_it_lacks(opened, run, tmp_path):
     chosen(page, "Shown", "gradient")
     page.wait_for_selector(".trouble:not(:empty)")
     assert "qkv view RUN" in page.locator(".trouble").inner_text()
+    assert page.locator(".trouble").bounding_box()["y"] < page.locator(".mapcard").bounding_box()["y"]
 
 
 @pytest.mark.parametrize("view", ["steps", "whatif"])

@@ -194,6 +194,16 @@ def test_heads_are_labeled_with_their_numbers_or_with_none(opened, served, scene
 
 
 @pytest.mark.slow
+def test_a_label_that_no_head_has_is_said_to_have_none(opened, served, scene):
+    page = opened(f"{served(scene)}#view=heads&only=same")
+    page.get_by_text("No head has this label.").wait_for()
+    assert page.locator(".numbers").is_hidden()
+    page.locator(".filter").first.click()
+    page.wait_for_selector(_READY["heads"])
+    assert page.locator(".numbers h3").is_visible()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("view", _VIEWS)
 @pytest.mark.parametrize("width", [390, 1280])
 def test_no_view_is_wider_than_the_screen(opened, served, scene, view, width):

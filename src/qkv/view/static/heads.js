@@ -75,6 +75,8 @@ export function heads(home, page) {
             return element("section.layer", title, axes, element("div.cards", ...cards));
           }),
         );
+        if (layers.length === 0) gallery.replaceChildren("No head has this label.");
+        numbers.hidden = layers.length === 0;
         pointed(gallery.querySelector(".head"));
       };
       run(asked, fill);

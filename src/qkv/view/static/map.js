@@ -82,7 +82,7 @@ export function map(home, page) {
     button("⤢", "Show all", () => view.fit()),
   );
   const card = element("div.mapcard", field, element("footer", zooms, legend, computing.home));
-  home.append(readout, element("div.split", card, cell.card), trouble);
+  home.append(trouble, readout, element("div.split", card, cell.card));
   listen(canvas, own, view, page, soon);
   addEventListener("themed", soon);
   return {

@@ -84,11 +84,13 @@ def test_what_is_beyond_reach_is_as_asked() -> None:
 
 def test_a_row_of_weight_three_counts_as_three_rows() -> None:
     x, y = _sine(20)
-    weights = np.array([2, 3, 4, 5] * 5)
-    weighted = KernelRegression("gaussian", 0.5).fit(x, y, weights)
-    repeated = KernelRegression("gaussian", 0.5).fit(x.repeat(weights, 0), y.repeat(weights))
-    query = np.linspace(0, 5, 7)[:, None]
-    np.testing.assert_allclose(weighted.predict(query), repeated.predict(query), rtol=1e-9)
+    weights, query = np.array([2, 3, 4, 5] * 5), np.linspace(0, 5, 7)[:, None]
+    kernel = weights * np.exp(-((query - x.T) ** 2) / (2 * 0.5**2))
+    expected = (kernel @ y) / kernel.sum(1)
+    weighted = KernelRegression("gaussian", 0.5, degree=0).fit(x, y, weights)
+    repeated = KernelRegression("gaussian", 0.5, degree=0).fit(x.repeat(weights, 0), y.repeat(weights))
+    for model in (weighted, repeated):
+        np.testing.assert_allclose(model.predict(query), expected, rtol=1e-9)
 
 
 def test_weights_of_a_prediction_can_be_looked_at() -> None:

@@ -137,6 +137,9 @@ def test_a_table_is_read_as_that_of_training(tmp_path: Path) -> None:
     done = succeeded(run("evaluate", own, "--data", tmp_path / "t.txt"))
     assert done.stdout == succeeded(run("evaluate", plain, "--data", tmp_path / "plain.csv")).stdout
     assert f"columns as in training: --sep semicolon {' '.join(written)}\n" in done.stderr
+    shown = succeeded(run("runs", own)).stdout
+    assert all(f"{flag} {item}" in shown for flag, item in zip(written[::2], written[1::2], strict=True))
+    assert "--x x --y y" in shown
     refused(run("evaluate", own, "--data", tmp_path / "t.txt", "--missing", "refuse"), "t.txt:32", '"k.A."')
     predicted = succeeded(run("regress", plain, feed="x\n1000.5\n1001\n")).stdout
     done = succeeded(run("regress", own, feed="x\nk.A.\n1.000,5\n1.001\n"))
@@ -177,6 +180,15 @@ def _fit(folder: Path, *flags: object) -> tuple[Path, str]:
     run_folder = folder / f"run{len(list(folder.iterdir()))}"
     base = ("--data", folder / "t.csv", "--x", "year,city", "--y", "rent", "--categorical", "city")
     return run_folder, succeeded(run("train", "regress", *base, *flags, "--out", run_folder)).stderr
+
+
+def test_categories_are_named_by_position_too(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("area,city,rent\n" + "".join(f"{n},{'ab'[n % 2]},{n}\n" for n in range(20)))
+    for x, categorical in (("area,city", "2"), ("1,2", "city"), ("1,2", "2")):
+        columns = ("--x", x, "--y", "rent", "--categorical", categorical, "--bandwidth", "3,0.5")
+        done = run("train", "regress", "--data", tmp_path / "t.csv", *columns, "--out", tmp_path / "run")
+        assert "bandwidth area 3, city λ 0.5" in succeeded(done).stderr
+    refused(run("check", "regress", "--data", tmp_path / "t.csv", "--x", "1,2", "--y", "3"), "--categorical city")
 
 
 def test_categories_are_columns_of_names(rents: Path) -> None:

@@ -33,7 +33,7 @@ def test_a_run_says_what_it_is(task: str, shelf: Shelf) -> None:
     given = dict(zip(TRAININGS[task][::2], TRAININGS[task][1::2], strict=True))
     for name, value in one["settings"].items():
         flag = "--" + name.partition(".")[2].replace("_", "-")
-        assert flag not in given or str(value) == given[flag]
+        assert flag not in given or (",".join(value) if isinstance(value, list) else str(value)) == given[flag]
     assert ("--steps" in given) == ("training.steps" in one["settings"])
     assert [(str(each.folder), each.task, each.files["text.train"]) for each in qkv.runs(folder)] == [
         (one["run"], task, one["files"]["text.train"])

@@ -260,7 +260,7 @@ def columns_of(files: Any) -> dict[str, Any]:
     """
     table: Any = type(files)
     given = {name: getattr(files, name) for name, option in options_of(table).items() if option.topic == COLUMNS}
-    return {name: item for name, item in given.items() if item is not None}
+    return {name: item for name, item in given.items() if item not in (None, ())}
 
 
 _FEATURES = column("Column of features such as V;PST; 0 for none", WordTable.features_col)

@@ -82,13 +82,14 @@ def _table(data: RegressFiles) -> RegressTable:
     if data.data is None:
         raise ConfigError(setting("data"), setting("data", "FILE"), "none", "A CSV file, or one with tabs.")
     if isinstance(data.data, str | Path):
-        _expect_names(data)
+        _expect_given(data)
         table = read_table(Path(data.data), separator_in(data))
         (y_name, *weight), categorical = table.named([str(data.y), *_weights(data)]), table.named(data.categorical)
         data = replace(data, x=table.named(data.x), y=y_name, categorical=categorical, weights=next(iter(weight), None))
     else:
         data, table = _as_table(*_named_rows(data, data.data))
-    _expect_names(data)
+        _expect_given(data)
+    _expect_different(data)
     y, weights = (str(data.y),), _weights(data)
     for flag, names in ((setting("x"), data.x), (setting("y"), y), (setting("weights"), weights)):
         table.expect(names, flag)
@@ -185,12 +186,16 @@ def _without_copies(columns: Columns, name: str) -> Columns:
     return columns
 
 
-def _expect_names(data: RegressFiles) -> None:
-    """Refuse settings that name no columns, or one of them twice, or categories that are no input."""
+def _expect_given(data: RegressFiles) -> None:
+    """Refuse settings that name no columns."""
     for flag, names in ((setting("x"), data.x), (setting("y"), data.y)):
         if not names:
             hint = "As in " + setting("x", "age,income") + " " + setting("y", "rent") + "."
             raise ConfigError(flag, "the name of a column", "none", hint)
+
+
+def _expect_different(data: RegressFiles) -> None:
+    """Refuse settings that name a column twice, or categories that are no input."""
     for name in data.categorical:
         if name not in data.x:
             expected = "columns of " + setting("x")

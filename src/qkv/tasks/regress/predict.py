@@ -439,11 +439,12 @@ def _parts(
 ) -> tuple[KernelSmoother, tuple[str, ...], str, TableSettings, Beyond, Mapping[str, Sequence[str]]]:
     """Return the arguments of `Regressor` that a checkpoint holds."""
     config, table, tensors = trained.contents.config, trained.model_table, dict(trained.contents.model)
-    columns = {name: config.get(name) for name in ("x", "y", "decimal")}  # older ones have decimal there
+    # As the file names them; older ones have decimal there too.
+    columns = {name: config[name] for name in ("x", "y", "decimal") if name in config}
     categories: Any = config.get("categories", {})
     used = {"kernel": table.get("kernel"), "beyond": table.get("beyond"), "degree": table.get("degree", 0)}
     try:
-        files, model = build(RegressFiles, columns | dict(trained.columns)), build(RegressModel, used)
+        files, model = build(RegressFiles, {**trained.columns, **columns}), build(RegressModel, used)
         fits = files.y is not None and _known(categories, files.x) and _fits(tensors, files.x, categories)
     except ConfigError:
         fits = False

@@ -11,6 +11,7 @@ from qkv.errors import ConfigError, setting
 from qkv.scores.catalog import KERNELS
 from qkv.settings import Option, check, options_of
 from qkv.tasks.settings import (
+    COLUMNS,
     AnswersEvaluation,
     LineAnswers,
     RequestSettings,
@@ -148,11 +149,15 @@ class RegressAnswers(RegressRequest, LineAnswers, TableSettings):
 class RegressFiles(SkipSettings, TableSettings, RegressData):
     """A table to fit, and its columns."""
 
-    x: Annotated[Sequence[str], Option("Input columns: --x age,income or --x age --x income", needed=True)] = ()
-    y: Annotated[str | None, Option("The column to predict", needed=True)] = None
-    categorical: Annotated[Sequence[str], Option("Those input columns that hold categories: --categorical city")] = ()
+    x: Annotated[
+        Sequence[str], Option("Input columns: --x age,income or --x age --x income", topic=COLUMNS, needed=True)
+    ] = ()
+    y: Annotated[str | None, Option("The column to predict", topic=COLUMNS, needed=True)] = None
+    categorical: Annotated[
+        Sequence[str], column("Those input columns that hold categories: --categorical city", "none")
+    ] = ()
     weights: Annotated[
-        str | None, Option("A column with the weight of each row, such as the inverse of its variance")
+        str | None, column("A column with the weight of each row, such as the inverse of its variance", "none")
     ] = None
 
 

@@ -69,6 +69,15 @@ def test_there_is_no_interval_where_no_point_has_weight() -> None:
         assert np.isnan([low[1], high[1]]).all()
 
 
+def test_every_level_below_one_has_an_interval() -> None:
+    x, y = _data(40, 3)
+    model = KernelRegression("gaussian", 0.5, degree=0).fit(x, y)
+    levels = (0.0, 0.9, 0.9999, 1.0)
+    widths = [np.subtract(*model.interval(x[:3], np.nextafter(level, 0.5))[::-1]) for level in levels]
+    assert np.isfinite(widths).all()
+    assert (np.diff(widths, axis=0) > 0).all()
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [({"level": 1.0}, "level: expected a probability"), ({"how": "normall"}, 'Did you mean "normal"?')],

@@ -84,7 +84,7 @@ def normal_interval(
         "Semiparametric Regression", section 6.5.
     """
     _check(level)
-    z = _curve_quantile(points, degree, level) if simultaneous else NormalDist().inv_cdf((1 + level) / 2)
+    z = _curve_quantile(points, degree, level) if simultaneous else -NormalDist().inv_cdf((1 - level) / 2)
     targets, known = points.smoother.targets, squares.isfinite()
     weighted = torch.where(known, squares, 0) * points.row_weights[:, None]
     low, high = (targets.new_empty(len(query), targets.shape[1]) for _ in range(2))

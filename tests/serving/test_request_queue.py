@@ -2,16 +2,28 @@
 
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from qkv.errors import DataError, Place
+from qkv.serving.models import open_models
 from qkv.serving.request_queue import BusyError, RequestQueue
 from qkv.tasks.generate.settings import GenerateRequest
+from qkv.tasks.point.settings import PointRequest
 from qkv.tasks.translate.settings import TranslateRequest
+from qkv.values.abandoning import AbandonedError
 
 GREEDY, BEAM = TranslateRequest(), TranslateRequest(beam=4)
+
+LONG: dict[str, tuple[list[Any], Any]] = {
+    "gru": (["the cat"], GREEDY),
+    "transformer": (["the cat"], BEAM),
+    "pointer": (["0.1,0.5 0.2,0.3"], PointRequest()),
+    "language": (["the cat"], GenerateRequest(tokens=9)),
+}
+"""For models inputs and settings of several steps."""
 
 
 class Gated:
@@ -103,3 +115,23 @@ def test_a_queue_that_is_closed_cancels_what_waits(gate: Gated) -> None:
     assert waiting.cancelled()
     with pytest.raises(BusyError):
         queue.submit(["b"], GREEDY)
+
+
+@pytest.mark.parametrize("name", ["gru", "transformer", "pointer", "language"])
+def test_what_all_have_given_up_is_computed_no_further(name: str, folders: dict[str, Path]) -> None:
+    (model,) = open_models([folders[name]], "cpu").values()
+    inputs, settings = LONG[name]
+    began, gone = threading.Event(), threading.Event()
+
+    def compute(inputs: Sequence[Any], settings: Any) -> Sequence[Any]:
+        began.set()
+        assert gone.wait(60)
+        return model.compute(inputs, settings)
+
+    queue = RequestQueue(compute, most=4, waiting=6)
+    future = queue.submit(inputs, settings)
+    assert began.wait(60)
+    future.cancel()
+    gone.set()
+    assert isinstance(future.exception(60), AbandonedError)
+    queue.close()

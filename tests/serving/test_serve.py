@@ -112,6 +112,7 @@ REFUSED: dict[str, tuple[int, dict[str, Any]]] = {
     "a setting out of range": (400, {"inputs": ["a"], "beam": 0}),
     "a setting of another type": (400, {"inputs": ["a"], "beam": "wide"}),
     "a search without end": (400, {"inputs": ["a"], "beam": MOST["beam"] + 1}),
+    "a beginning that no answer has": (400, {"inputs": ["a"], "prefix": "cat " * 1000}),
     "a file": (400, {"inputs": ["a"], "attention": "/tmp/map.html"}),
     "no inputs": (400, {}),
     "an empty list": (400, {"inputs": []}),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from qkv.tasks.settings import RequestSettings
+from qkv.values.abandoning import abandoned_if
 
 Answer = Mapping[str, object]
 Compute = Callable[[Sequence[Any], Any], Sequence[Answer]]
@@ -18,11 +19,22 @@ class BusyError(Exception):
     """As many inputs wait as may; or the model is being stopped."""
 
 
+@final
+class _Answers(Future[Sequence[Answer]]):
+    """Answers that may be given up while they are computed, too."""
+
+    given_up = False
+
+    def cancel(self) -> bool:
+        self.given_up = True
+        return super().cancel()
+
+
 @dataclass(eq=False)
 class _Job:
     inputs: Sequence[Any]
     settings: RequestSettings
-    future: "Future[Sequence[Answer]]" = field(default_factory=Future)
+    future: _Answers = field(default_factory=_Answers)
 
 
 @final
@@ -64,7 +76,7 @@ class RequestQueue:
         """Put a request into the queue.
 
         Returns:
-            Its answers, later; a future that is cancelled before its turn is never computed.
+            Its answers, later; those of a future that is cancelled are not computed, or no further.
 
         Raises:
             BusyError: the queue is full.
@@ -111,7 +123,8 @@ class RequestQueue:
         inputs = [one for job in jobs for one in job.inputs]
         self._observe(len(inputs))
         try:
-            answers = self._compute(inputs, jobs[0].settings)
+            with abandoned_if(lambda: all(job.future.given_up for job in jobs)):
+                answers = self._compute(inputs, jobs[0].settings)
         except Exception as error:  # of any request, whose client is told
             if len(jobs) == 1:
                 jobs[0].future.set_exception(error)

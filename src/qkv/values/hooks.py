@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as modules
 from torch.utils.hooks import BackwardHook
 
+from qkv.values.abandoning import expect_wanted
 from qkv.values.plain_modules import has_hooks
 
 Result = TypeVar("Result")
@@ -74,6 +75,8 @@ def step_through_hooks(
         >>> step_through_hooks(layer, lambda tokens, state: (2.0 * tokens, state + 1), torch.tensor([[3]]), 5)
         (tensor([[-6.]]), 6)
     """
+    if not torch.compiler.is_compiling():
+        expect_wanted()
     if not has_hooks(module):
         return method(tokens, state)
     rest: list[Rest] = []

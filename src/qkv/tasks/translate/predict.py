@@ -559,6 +559,7 @@ class Translator:
         ids = list(
             encode_target(text, tokenizer, source.unknown) if source.unknown else tokenizer.encode(text, target=True)
         )
+        expect_length(setting("prefix"), len(ids), self.longest, tokenizer)
         if self.tokenizer.unk in ids:
             written = surfaces(text, self.tokenizer)[ids.index(self.tokenizer.unk)]
             hint = "Begin with words of the training targets."

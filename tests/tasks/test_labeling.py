@@ -7,6 +7,7 @@ import pytest
 import torch
 from tests.tasks.reading import read
 
+from qkv.checkpoint.contents import Contents
 from qkv.errors import CheckpointError, ConfigError, DataError
 from qkv.models.configs.reader import ReaderConfig
 from qkv.models.reader import TextTagger
@@ -17,7 +18,9 @@ from qkv.tasks.classify.recipe import RECIPE as CLASSIFY
 from qkv.tasks.classify.settings import ClassifyEvaluation
 from qkv.tasks.evaluation import score
 from qkv.tasks.load import load
+from qkv.tasks.origin import Origin
 from qkv.tasks.run import train_run
+from qkv.tasks.runs import Trained
 from qkv.tasks.settings import TokenizerSettings
 from qkv.tasks.tag.predict import Tagger
 from qkv.tasks.tag.recipe import RECIPE as TAG
@@ -167,6 +170,15 @@ def test_a_label_that_training_never_saw_is_named_with_its_line(tmp_path: Path) 
     with pytest.raises(DataError) as raised:
         read("classify", data={"data": train, "valid_data": valid}, tokenizer={"tokenizer": "word"})
     assert f'{valid}:2: expected one of "bad", "good"; got "ugly"' in str(raised.value)
+
+
+def test_texts_keep_their_labels_in_the_order_of_another_run(tmp_path: Path) -> None:
+    text = read("classify", data={"data": _films(tmp_path / "t.tsv")})
+    contents = Contents({}, {"labels": list(text.labels[::-1])})
+    ours = text.adapted(Origin(Trained(tmp_path, contents, None, "classify"), ""))
+    assert ours.labels == text.labels[::-1]
+    for before, after in zip([*text.train, *text.valid], [*ours.train, *ours.valid], strict=True):
+        assert [ours.labels[number] for number in after.labels] == [text.labels[number] for number in before.labels]
 
 
 def test_a_text_that_is_too_long_is_named(tmp_path: Path, classifier: Path, tagger: Path) -> None:

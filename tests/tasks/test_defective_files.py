@@ -6,7 +6,7 @@ import lzma
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -216,11 +216,9 @@ def test_a_spoiled_file_is_read_as_the_sound_one_or_refused_by_fields(
     assert error.hint.endswith((".", "?")), error
 
 
-def shown(result: Any) -> str:
+def shown(task: Any) -> str:
     """What was read, with the texts that it consists of."""
-    from qkv.data.tokenizer import Tokenizer
-
-    parts = [part for part in result if not isinstance(part, Tokenizer)] if isinstance(result, tuple) else [result]
+    parts = [getattr(task, field.name) for field in fields(task) if field.name not in ("chosen", "tokenizer")]
     return re.sub(r" object at 0x[0-9a-f]+", "", repr(parts))  # of tokenizers
 
 

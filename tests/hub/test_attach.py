@@ -405,8 +405,9 @@ def test_recording_changes_no_bit_and_attaching_is_undone() -> None:
     assert set(ours.state_dict()) == set(eager.state_dict())
     with torch.no_grad():
         want = ours(IDS, attention_mask=REAL).logits
-        with qkv.record(ours):
+        with qkv.record(ours) as trace:
             assert torch.equal(ours(IDS, attention_mask=REAL).logits, want)
+        assert trace.calls[trace.layers[0]][0].options["score"].scale is None  # which is said as 1/√D
         assert not any(module._forward_hooks or module._forward_pre_hooks for module in ours.modules())
         ours.config._attn_implementation = "eager"
         assert torch.equal(ours(IDS).logits, eager(IDS).logits)

@@ -88,7 +88,7 @@ def attend(
     if seam.dropout != dropout:
         seam.dropout = dropout
     options: dict[str, Any] = {
-        "score": ScaledDot(scaling, softcap),
+        "score": ScaledDot(None if scaling == query.shape[-1] ** -0.5 else scaling, softcap),  # 1/√D by its name
         "normalizer": None if sinks is None else Softmax(sinks.reshape(-1)),
         "mask": mask,
         "bias": bias,

@@ -1,10 +1,13 @@
 """One command trains an ensemble, both directions included, and its folder opens as one translator."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from tests.tasks.reading import read
 
 import qkv
 from qkv.checkpoint.folder import load
@@ -14,6 +17,7 @@ from qkv.tasks.evaluation import score
 from qkv.tasks.load import load as load_any
 from qkv.tasks.members import members_of, write_members
 from qkv.tasks.run import train_run
+from qkv.tasks.translate.alignment_reading import AGREEMENT
 from qkv.tasks.translate.decoding import Decoding
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.recipe import RECIPE
@@ -141,3 +145,12 @@ def test_a_folder_with_other_files_is_not_made_an_ensemble(tmp_path: Path) -> No
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(CheckpointError, match="expected an empty folder for an ensemble"):
         write_members(tmp_path, ["0-ahead"])
+
+
+def test_a_model_that_writes_right_to_left_aligns_no_words() -> None:
+    pairs = [(f"{one} {two}", f"{two} {one}") for one in "abcdef" for two in "abcdef"]
+    ahead = read("translate", data={"data": pairs, "holdout": 4}, model={"model": "gru", "width": 8})
+    model = ahead.build().eval()
+    with torch.no_grad():
+        figures = [task.validate(model) for task in (ahead, replace(ahead, backward=True))]
+    assert [AGREEMENT in {figure.name for figure in each} for each in figures] == [True, False]

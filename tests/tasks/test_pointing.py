@@ -10,19 +10,20 @@ import torch
 from tests.tasks.reading import read
 
 import qkv
+from qkv.checkpoint.contents import Contents
 from qkv.checkpoint.folder import load as load_checkpoint
 from qkv.checkpoint.rotation import mark_best
 from qkv.errors import CheckpointError, ConfigError, DataError
 from qkv.recording.recorder import record
 from qkv.tasks.evaluation import score
 from qkv.tasks.load import load
-from qkv.tasks.origin import open_origin
+from qkv.tasks.origin import Origin, open_origin
 from qkv.tasks.point.pointing import judge_positions, stack
 from qkv.tasks.point.predict import LAYER, ElementPointer
 from qkv.tasks.point.recipe import RECIPE
 from qkv.tasks.point.settings import PointEvaluation
 from qkv.tasks.run import train_run
-from qkv.tasks.runs import load_trained
+from qkv.tasks.runs import Trained, load_trained
 
 _TRAINING = {"steps": 150, "warmup": 10, "learning_rate": 0.02, "validate_every": 75, "batch_tokens": 512}
 _SIZES = {"width": 16, "attention": 16, "layers": 1}
@@ -157,6 +158,14 @@ def test_a_run_starts_from_another_with_its_words(spans: Path, tmp_path: Path) -
     train_run(RECIPE, settings, tmp_path / "run", origin=open_origin(spans, "point"))
     lines = ["a ( b ) c", "( d )"]
     assert load(tmp_path / "run").point(lines) == load(spans).point(lines)
+
+
+def test_words_are_those_of_the_run_to_start_from(tmp_path: Path) -> None:
+    lines = read("point", data={"data": [(["b", "a"], [2, 1]), (["a", "b"], [1, 2])] * 12})
+    contents = Contents({}, {"words": ["<unk>", "b", "c", "a", "d"]})
+    ours = lines.adapted(Origin(Trained(tmp_path, contents, None, "point"), ""))
+    assert (ours.features, ours.vocabulary.ids(["a", "b", "e"])) == (5, [3, 1, 0])
+    assert ours.build().config.features == 5
 
 
 def test_a_model_of_numbers_gives_no_tokenizer(largest: Path) -> None:

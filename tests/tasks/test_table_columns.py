@@ -250,6 +250,13 @@ def test_what_is_wrong_with_a_file_is_said_before_what_is_wrong_with_its_columns
         refused(run("check", "translate", "--data", path, *more), "expected valid UTF-8", "iconv -f UTF-16")
 
 
+def test_a_report_says_what_separates_columns_of_tags(tmp_path: Path) -> None:
+    path = tmp_path / "tags.csv"
+    path.write_text("id,token,ner\n" + "".join(f'{n},"Ada, {n}",B-PER\n{n},wrote,O\n\n' for n in range(30)))
+    report = qkv.check("tag", data=path, word_col="token", tag_col="ner")
+    assert report.facts[0] == f"{path}: columns separated by commas"
+
+
 TABLES: Mapping[str, tuple[str, dict[str, str], list[str]]] = {
     "classify": (
         "id,kind,review\n" + "".join(f'{n},{"good" if n % 2 else "bad"},"a fine, film {n}"\n' for n in range(30)),

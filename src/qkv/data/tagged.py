@@ -20,6 +20,7 @@ from qkv.data.normal_forms import normalize
 from qkv.data.odd_lines import without_odd_lines
 from qkv.data.report import expect_some_left, refuse, refused
 from qkv.data.report import say as add
+from qkv.data.table import SEPARATOR_NAMES
 from qkv.data.words import split_words
 from qkv.errors import DataError, Place, brief, quantity, setting
 
@@ -119,6 +120,7 @@ def read_tagged(
     """
     lines = read_lines(path, blank=True)
     if columns.are_given and (separator := columns.separator(path, lines)) != "\t":
+        add(f"{path}: columns separated by {SEPARATOR_NAMES[separator]}")
         lines = _with_tabs(lines, str(path), separator)
     header = _header(lines, columns)
     names = [] if header is None else _without_header(lines, header, path, say)

@@ -298,6 +298,18 @@ def test_the_focus_is_seen_on_every_kind_of_control(opened, served, scene, view,
     assert len(kinds) >= 3
 
 
+@pytest.mark.slow
+def test_a_line_of_tokens_that_goes_on_shows_its_focus(opened, served, long_scene):
+    """The mask that fades its ends would hide the outline around it."""
+    page = shown(opened, served(long_scene), "steps", "&query=300")
+    line = page.locator(".ribbon[data-more='before after']")
+    assert "gradient" in line.evaluate("node => getComputedStyle(node).maskImage")
+    page.locator("#theme").focus()
+    while not page.evaluate("document.activeElement.matches('.ribbon')"):
+        page.keyboard.press("Tab")
+    assert line.evaluate("node => getComputedStyle(node).maskImage") == "none"
+
+
 def seen(picture):
     """The luminance of each pixel."""
     pixels = torch.from_numpy(imread(io.BytesIO(picture))[..., :3].copy())

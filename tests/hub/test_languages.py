@@ -183,6 +183,16 @@ def test_a_target_begins_with_the_code_that_is_forced(tmp_path: Path) -> None:
     assert "fra_Latn" not in written["forced"][0].text
 
 
+@pytest.mark.parametrize("code", CODES[:2])
+def test_the_viewer_shows_the_translation_into_the_forced_language(code: str, tmp_path: Path) -> None:
+    names = {"tokenizer_class": "NllbTokenizer"}
+    (number,) = qkv.load(folder_of(tmp_path / "plain", {}, **names)).tokenizer.encode(code, target=True)
+    forced = qkv.load(folder_of(tmp_path / "forced", {"forced_bos_token_id": number}, **names))
+    seen = forced.scene(TEXT[0]).sequences["target"]
+    assert seen[0] == code
+    assert seen == forced.translate_fully(TEXT)[0].target_tokens
+
+
 @pytest.mark.parametrize("name", ["bart", "mbart"])
 def test_a_translation_ends_with_the_positions_that_were_learned(name: str, tmp_path: Path) -> None:
     config = json.loads((M2M.parent / name / "config.json").read_text())

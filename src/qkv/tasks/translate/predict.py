@@ -545,12 +545,15 @@ class Translator:
             missing = [index for index in missing if len(different[index]) < count]
         return [ranked[:count] for ranked in different]
 
-    def _prefix(self, source: OpenSource, prefix: str) -> list[int]:
-        """Return the tokens that a translation begins with.
+    def beginning(self, source: OpenSource, prefix: str = "") -> list[int]:
+        """Return the tokens that a translation begins with: the code of its language, and those of a prefix.
 
         Raises:
             ConfigError: a model writes right to left, or cannot write them.
         """
+        imported = self.tokenizer.imported
+        if not prefix and (imported is None or imported.forced < 0):
+            return []
         if any(self.right_to_left):
             hint = "Translate with models that write left to right."
             raise ConfigError("prefix", "models that write left to right", "one that writes right to left", hint)
@@ -570,9 +573,7 @@ class Translator:
         self, encoded: Sequence[OpenSource], how: Decoding, row_keys: RowKeys | None, session: DecodingSession
     ) -> list[list[Hypothesis]]:
         sources = [source.ids for source in encoded]
-        imported = self.tokenizer.imported
-        begins = bool(how.prefix) or (imported is not None and imported.forced >= 0)
-        prefixes = [self._prefix(source, how.prefix or "") for source in encoded] if begins else []
+        prefixes = [self.beginning(source, how.prefix or "") for source in encoded]
         filled = [index for index, ids in enumerate(sources) if ids]
         hypotheses = [[Hypothesis((), 0.0)] for _ in sources]
         if filled:
@@ -587,7 +588,7 @@ class Translator:
             for batch in counted(batches):
                 batch_sources = [filled_sources[index] for index in batch]
                 batch_keys = [[row[index] for index in batch] for row in keys]
-                batch_prefixes = [prefixes[filled[index]] for index in batch] if prefixes else []
+                batch_prefixes = [prefixes[filled[index]] for index in batch]
                 results.append(self._decode_batch(batch_sources, batch_keys, batch_prefixes, how, session))
             for index, ranked in zip(filled, restore_order(batches, results), strict=True):
                 hypotheses[index] = [one.ended_at(self.tokenizer.other_ends) for one in ranked]

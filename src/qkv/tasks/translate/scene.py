@@ -8,14 +8,13 @@ import torch
 
 from qkv.data.batches import collate_sources, device_of
 from qkv.data.open_vocabulary import pieces_open
-from qkv.decode.greedy import greedy
 from qkv.errors import setting
 from qkv.recording.recorder import record
 from qkv.tasks.length import expect_length
 from qkv.tasks.rerunning import with_answers
 from qkv.tasks.text_attention import expect_attention, expect_tokens, title_of, unknown_notes
 from qkv.tasks.translate.alignment_reading import default_reading
-from qkv.tasks.translate.decoding import shown_end
+from qkv.tasks.translate.decoding import Decoding, decode, shown_end
 from qkv.view.scene import ModelAnswer, Scene
 from qkv.view.tokens import sentence
 
@@ -28,11 +27,11 @@ def translated_scene(translator: Any, text: str, tokens: int | None = None) -> S
     expect_length(setting("text"), len(ids), translator.longest, tokenizer)
     device = device_of(model)
     source, lengths = collate_sources([ids], tokenizer.pad, device)
-    stepper: Any = model
-    limit, never = translator.limit(lengths), tokenizer.never_written
+    prefix, never = translator.beginning(encoded), tokenizer.never_written
+    limit = translator.limit(lengths).clamp(min=len(prefix) + 1)
     bos, eos = tokenizer.bos, tokenizer.eos
-    hypothesis = greedy(stepper, source, lengths, limit=limit, never=never, bos=bos, eos=eos)[0]
-    hypothesis = hypothesis.ended_at(tokenizer.other_ends)
+    settings: dict[str, Any] = {"limit": limit, "never": never, "bos": bos, "eos": eos, "prefixes": [prefix]}
+    hypothesis = decode([model], source, lengths, (), Decoding(), **settings)[0][0].ended_at(tokenizer.other_ends)
     target = torch.tensor([[tokenizer.bos, *hypothesis.ids]], device=device)
     expect_attention(model)
     with torch.no_grad(), record(model) as trace:
@@ -56,8 +55,8 @@ def translated_scene(translator: Any, text: str, tokens: int | None = None) -> S
 
     def translated() -> list[int]:
         """Translate greedily without a cache: a mask that is tried out counts positions from the first."""
-        ids = [bos]
-        for _ in range(int(limit[0])):
+        ids = [bos, *prefix]
+        for _ in range(int(limit[0]) - len(prefix)):
             scores = model(source, lengths, torch.tensor([ids], device=device))[0, -1]
             scores[list(never)] = -torch.inf
             ids.append(int(scores.argmax()))

@@ -23,7 +23,7 @@ from tests.data.make_sentencepieces import (
 )
 
 from qkv.data.imported_tokenizer import ImportedTokenizer
-from qkv.data.marian_pieces import FILES
+from qkv.data.numbered_pieces import FILES
 from qkv.data.sentencepieces import SentencePieces
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import DataError

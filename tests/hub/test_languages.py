@@ -25,6 +25,7 @@ M2M = Path(__file__).parent / "families" / "m2m_100"
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 CODES = ["eng_Latn", "fra_Latn", "en_XX", "fr_XX", "__en__", "__fr__"]
 TEXT = ["the cat sat on the mat", "a hat on the cat", "that cat ate the hat"]
+WMT21 = ("en", "ha", "is", "ja", "cs", "ru", "zh", "de")
 CLASSES = {
     "NllbTokenizer": ("fra_Latn", ["fra_Latn"], ["</s>"]),
     "NllbTokenizerFast": (None, ["eng_Latn"], ["</s>"]),
@@ -204,6 +205,62 @@ def test_a_translation_ends_with_the_positions_that_were_learned(name: str, tmp_
         assert len(answer.target_tokens) - (not answer.finished) <= most
     with pytest.raises(ConfigError, match=f"max_tokens: expected at most {most} for this model; got {most + 1}"):
         translator.translate([text], Decoding(max_tokens=most + 1))
+
+
+def numbered_folder(folder: Path) -> Path:
+    """Write a model with the files of M2M-100: SentencePiece, numbers of its pieces, and the codes that follow them."""
+    sentencepiece = pytest.importorskip("sentencepiece")
+    shutil.copytree(M2M, folder)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT * 3),
+        model_prefix=str(folder / "sentencepiece.bpe"),
+        vocab_size=24,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    (folder / "sentencepiece.bpe.vocab").unlink()
+    reader = sentencepiece.SentencePieceProcessor(str(folder / "sentencepiece.bpe.model"))
+    pieces = [*SPECIAL, *(reader.id_to_piece(number) for number in range(3, reader.get_piece_size()))]
+    (folder / "vocab.json").write_text(json.dumps({piece: number for number, piece in enumerate(pieces)}))
+    table = {"additional_special_tokens": [f"__{code}__" for code in WMT21]}
+    (folder / "special_tokens_map.json").write_text(json.dumps(table))
+    table = {"language_codes": "wmt21", "src_lang": "ru", "tokenizer_class": "M2M100Tokenizer"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(table))
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_pieces_of_m2m_are_those_of_transformers(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    ours = qkv.load(numbered_folder(tmp_path / "model"))
+    texts = [*TEXT, "the  cat ", "zebra", "", "  ", "a hat __de__ on", "</s> the", "<s>a", ">>fr<< hat"]
+    for language in (None, "de", "zh"):
+        named = {} if language is None else {"src_lang": language}
+        theirs = transformers.M2M100Tokenizer.from_pretrained(tmp_path / "model", **named)
+        tokenizer = ours.tokenizer.with_languages(language, "ja")
+        for text in texts:
+            assert tokenizer.encode(text) == theirs(text).input_ids, text
+        code = theirs.get_lang_id("ja")
+        assert tokenizer.encode("the cat", target=True) == [code, *theirs("the cat").input_ids[1:-1]]
+        ids = [code, *theirs("a hat on the cat").input_ids[1:], 39]
+        assert tokenizer.decode(ids) == theirs.decode(ids[:-1], skip_special_tokens=True) == "a hat on the cat"
+    theirs.save_pretrained(tmp_path / "saved")
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(tmp_path / "model" / name, tmp_path / "saved" / name)
+    saved = qkv.load(tmp_path / "saved").tokenizer
+    assert [saved.encode(text) for text in texts] == [tokenizer.encode(text) for text in texts]
+    stored = type(saved).from_json(saved.to_json())
+    assert [stored.encode(text) for text in texts] == [tokenizer.encode(text) for text in texts]
+    written = ours.translate(TEXT, Decoding(target_language="ja", max_tokens=6))
+    again = qkv.load(qkv.hub.save(ours, tmp_path / "again"))
+    assert again.translate(TEXT, Decoding(target_language="ja", max_tokens=6)) == written
+
+
+def test_a_source_of_a_language_without_a_code_is_refused(tmp_path: Path) -> None:
+    folder = numbered_folder(tmp_path / "model")
+    (folder / "special_tokens_map.json").unlink()
+    with pytest.raises(CheckpointError, match="src_lang: expected a language whose code the folder lists; got '__ru__'"):
+        qkv.load(folder)
 
 
 @pytest.mark.filterwarnings("ignore")

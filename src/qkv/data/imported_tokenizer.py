@@ -3,7 +3,7 @@
 import json
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ import tokenizers
 from tokenizers import decoders
 
 from qkv.data.growth import expect_modest
-from qkv.data.marian_pieces import FILES, NUMBERS, SOURCE, TARGET, MarianPieces, Token
+from qkv.data.numbered_pieces import BOTH, FILES, NUMBERS, SOURCE, TARGET, NumberedPieces, Token
 from qkv.data.segments import byte_alphabet
 from qkv.data.vocabulary import IMPORTED, parse
 from qkv.errors import ConfigError, DataError, nearest, out_of_memory_text, setting
@@ -37,10 +37,10 @@ class ImportedTokenizer:
     """A tokenizer, and the special tokens of the model that it belongs to.
 
     Args:
-        source: the tokenizer as JSON; "" for one of Marian's.
+        source: the tokenizer as JSON; "" for numbered pieces, as those of Marian and M2M-100.
         target: "", or what earlier versions wrote of one of Marian's.
         numbers: the vocabulary of one of Marian's, where `files` lacks it; earlier versions wrote it.
-        files: of one of Marian's, the files that it is made from, in base64.
+        files: of numbered pieces, the files that they are made from, in base64.
         pad, bos, eos, unk: special tokens; −1 for none. `bos` is the one that a decoder begins with.
         others: further end tokens.
         marks: whether `encode` adds the special tokens that the tokenizer's own rules add.
@@ -77,7 +77,7 @@ class ImportedTokenizer:
             object.__setattr__(self, "_languages", (language, language))
             return
         files = self.original()
-        languages = tuple(MarianPieces(files, self.where, target=target) for target in (False, True))
+        languages = tuple(NumberedPieces(files, self.where, target=target) for target in (False, True))
         object.__setattr__(self, "_languages", languages)
         object.__setattr__(self, "unk", languages[0].unknown)
 
@@ -117,9 +117,8 @@ class ImportedTokenizer:
 
     def _codes(self) -> dict[str, int]:
         """Return the ids of the codes of languages, which are the special tokens without brackets."""
-        special = self._language(target=False).special
-        names = special.items() if isinstance(special, Mapping) else ()
-        return {name.strip("_"): number for number, name in names if name[:1] not in ("<", "[")}
+        special = self._language(target=False).special.items()
+        return {name.strip("_"): number for number, name in special if name[:1] not in ("<", "[", ">")}
 
     def _code(self, name: str, argument: str) -> int:
         codes = self._codes()
@@ -199,7 +198,7 @@ class ImportedTokenizer:
         return [pieces.get(number, f"<{number}>") for number in range(self.size)]
 
     def original(self) -> dict[str, bytes]:
-        """Return the files that one of Marian's is made from."""
+        """Return the files that numbered pieces are made from."""
         files = {name: b64decode(text) for name, text in self.files.items()}
         numbers = json.dumps(dict(self.numbers), ensure_ascii=False, indent=2) + "\n"
         return files if NUMBERS in files else {**files, NUMBERS: numbers.encode()}
@@ -254,7 +253,7 @@ class ImportedTokenizer:
             and bool(self.files or not self.numbers),
             "files": isinstance(self.files, Mapping)
             and all(map(_is_file, self.files, self.files.values()))
-            and (not self.files or {SOURCE, TARGET} <= self.files.keys()),
+            and (not self.files or {SOURCE, TARGET} <= self.files.keys() or BOTH in self.files),
             "marks": isinstance(self.marks, bool),
             **{name: _is_id(getattr(self, name), limit, least=_NONE) for name in ("pad", "bos", "eos", "unk", _FORCED)},
             **{name: _are_ids(getattr(self, name), limit) for name in ("others", _NEVER)},
@@ -277,8 +276,8 @@ class _Language(Protocol):
     """The tokenizer of sources, or of targets."""
 
     @property
-    def special(self) -> Collection[int]:
-        """The ids that `decode` leaves out."""
+    def special(self) -> Mapping[int, str]:
+        """The ids that `decode` leaves out, with their texts."""
 
     def encode(self, text: str, *, special: bool) -> list[Token]:
         """Split a text, with or without the special tokens around it."""

@@ -10,7 +10,7 @@ from qkv.system import is_file_name
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _LONGEST = 1 << 10
-_READ = ("*.json", "*.safetensors", "*.spm")
+_READ = ("*.json", "*.safetensors", "*.spm", "sentencepiece.bpe.model")
 """The files of a model that are read; those in its folders are the same in other forms, but for small ones."""
 
 

@@ -76,7 +76,7 @@ class Trained(NamedTuple):
             CheckpointError: the model reads numbers, and has none.
         """
         if self.stored_tokenizer is None:
-            files = "Copy the model's tokenizer.json, or source.spm, target.spm and vocab.json, into the folder."
+            files = "Copy the model's tokenizer.json, or vocab.json and the files of SentencePiece, into the folder."
             hint = files if self.is_published else "Give the run of a model that reads text."
             raise CheckpointError(str(self.folder), "a checkpoint with a tokenizer", "one without", hint)
         return self.stored_tokenizer

@@ -5,7 +5,7 @@ from base64 import b64encode
 from typing import Any
 
 from qkv.data.imported_tokenizer import FLAGS, ImportedTokenizer, with_flags
-from qkv.data.marian_pieces import FILES, REQUIRED
+from qkv.data.numbered_pieces import FILES, REQUIRED
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.vocabulary import parse
 from qkv.errors import CheckpointError, DataError
@@ -18,7 +18,7 @@ _GENERATION = "generation_config.json"
 
 
 def read_tokenizer(folder: Folder, family: Family, limit: int) -> Tokenizer | None:
-    """Return the tokenizer of a model, from tokenizer.json or, of Marian, from SentencePiece models.
+    """Return the tokenizer of a model, from tokenizer.json or, of Marian and M2M-100, from SentencePiece models.
 
     Args:
         folder: the model's folder.
@@ -49,7 +49,7 @@ def _tokenizer(folder: Folder, family: Family, limit: int) -> Tokenizer | None:
         where = str(folder.path / _TOKENIZER)
         source = _with_language(with_flags(folder.text(_TOKENIZER), _flags(folder), where), folder)
         return Tokenizer.of_imported(ImportedTokenizer(source, **special_tokens, where=where, limit=limit))
-    if not all(folder.has(name) for name in REQUIRED):
+    if not any(all(map(folder.has, names)) for names in REQUIRED):
         return None
     files = {name: b64encode(folder.read(name)).decode() for name in FILES if folder.has(name)}
     imported = ImportedTokenizer("", files=files, **special_tokens, where=str(folder.path), limit=limit)

@@ -1,4 +1,4 @@
-"""The tokenizer in a folder of Marian's models, as `transformers` reads it: SentencePiece models and vocabularies."""
+"""SentencePiece models whose pieces a table numbers, as `transformers` reads them: those of Marian and of M2M-100."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,11 +16,16 @@ _TARGET_NUMBERS, _ADDED, _SPECIAL, _CONFIG = (
     "special_tokens_map.json",
     "tokenizer_config.json",
 )
-REQUIRED = (SOURCE, TARGET, NUMBERS)
-FILES = (*REQUIRED, _TARGET_NUMBERS, _ADDED, _SPECIAL, _CONFIG)
-"""The files that it is made from; those after the first three can be missing."""
+BOTH = "sentencepiece.bpe.model"
+REQUIRED = ((SOURCE, TARGET, NUMBERS), (BOTH, NUMBERS))
+"""The files that Marian needs, and those that M2M-100 needs."""
+FILES = (SOURCE, TARGET, BOTH, NUMBERS, _TARGET_NUMBERS, _ADDED, _SPECIAL, _CONFIG)
+"""The files that it is made from."""
 _AGAIN = "Copy the folder again from its source."
 _USUAL = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+_USUAL_OF_M2M = {**_USUAL, "bos_token": "<s>", "sep_token": "</s>"}
+_LANGUAGE = "en"
+"""The language of M2M-100's sources, if none is named."""
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _SPACES = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 """What `clean_up_tokenization_spaces` writes without spaces."""
@@ -43,17 +48,17 @@ class _Added(NamedTuple):
 
 
 @final
-class MarianPieces:
-    """The tokenizer of one language of a Marian model.
+class NumberedPieces:
+    """The tokenizer of one side of a model: of Marian's for its language, of M2M-100's for all languages.
 
     Args:
         files: the contents of `FILES`, by name.
         folder: where they are, for messages.
-        target: whether it is the language that is written.
+        target: whether it is the side that is written.
 
     Attributes:
         numbers: the number of each piece.
-        special: the ids that `decode` leaves out.
+        special: the ids that `decode` leaves out, with their texts.
         unknown, end: two of them.
 
     Raises:
@@ -69,40 +74,43 @@ class MarianPieces:
             raise DataError(where, expected, "none", _AGAIN)
         for name in (NUMBERS, _TARGET_NUMBERS, _ADDED):
             _expect_numbers(tables[name], str(Path(folder, name)))
-        name = TARGET if target else SOURCE
+        self._is_m2m = BOTH in files
+        name = BOTH if self._is_m2m else TARGET if target else SOURCE
         self._model = SentencePieces(files[name], str(Path(folder, name)))
-        named = _special_tokens(config, tables[_SPECIAL], str(Path(folder, _CONFIG)))
+        usual = _USUAL_OF_M2M if self._is_m2m else _USUAL
+        named = _special_tokens(usual, config, tables[_SPECIAL], str(Path(folder, _CONFIG)))
         self.numbers: dict[str, int] = tables[_TARGET_NUMBERS if target and separate else NUMBERS]
         if named["unk_token"] not in self.numbers:
             where = str(Path(folder, _TARGET_NUMBERS if target and separate else NUMBERS))
             raise DataError(where, f"the unknown token {named['unk_token']}", "none", _AGAIN)
         self._added = _added_tokens(tables, list(named.values()), str(Path(folder, _CONFIG)))
-        self.special = frozenset(self._added[text].number for text in named.values())
+        self.special = {self._added[text].number: text for text in named.values()}
         self.unknown, self.end = self.numbers[named["unk_token"]], self._added[named["eos_token"]].number
         self._names = {number: piece for piece, number in self.numbers.items()}
         self._names |= {added.number: text for text, added in self._added.items()}
+        self._begin = [self._language(config, str(Path(folder, _CONFIG)))] if self._is_m2m else []
         self._cleans = config.get("clean_up_tokenization_spaces") is True
         longest_first = sorted(self._added, key=len, reverse=True)
         self._find_added = re.compile("|".join(map(re.escape, longest_first)))
 
     def encode(self, text: str, *, special: bool = False) -> list[Token]:
-        """Split a text, in which special tokens and a language code (">>fra<<") are tokens of their own.
+        """Split a text, in which special tokens and, for Marian, a language code (">>fra<<") are tokens of their own.
 
         Args:
             text: any text.
-            special: whether the end token is added.
+            special: whether the end token is added, and for M2M-100 the code of the source's language.
         """
         tokens = list[Token]()
         for part, start, added in self._parts(text):
             if added:
                 tokens.append(Token(self._added[part].number, start, start + len(part)))
                 continue
-            code = re.match(">>.*?<<", part, re.DOTALL)
+            code = None if self._is_m2m else re.match(">>.*?<<", part, re.DOTALL)
             pieces = [] if code is None else [(code[0], 0, code.end())]
             begin = 0 if code is None else code.end()
             pieces += [(piece, begin + left, begin + right) for piece, left, right in self._model.encode(part[begin:])]
             tokens += (Token(self._number(piece), start + left, start + right) for piece, left, right in pieces)
-        return [*tokens, Token(self.end, 0, 0)] if special else tokens
+        return [*self._begin, *tokens, Token(self.end, 0, 0)] if special else tokens
 
     def decode(self, ids: list[int]) -> str:
         """Join the pieces of ids; special tokens, and ids without a piece, are left out."""
@@ -119,6 +127,14 @@ class MarianPieces:
     def names(self) -> Mapping[int, str]:
         """Return the piece of each id."""
         return self._names
+
+    def _language(self, config: Mapping[str, Any], where: str) -> Token:
+        """Return the code of the source's language."""
+        code = f"__{config.get('src_lang') or _LANGUAGE}__"
+        if code not in self._added:
+            hint = f"{_SPECIAL} lists the codes, as additional_special_tokens."
+            raise DataError(f"{where}: src_lang", "a language whose code the folder lists", ascii(code)[:80], hint)
+        return Token(self._added[code].number, 0, 0)
 
     def _number(self, piece: str) -> int:
         added = self._added.get(piece)
@@ -141,7 +157,9 @@ class MarianPieces:
         return ((part, start, added) for part, start, added in parts if part)
 
 
-def _special_tokens(config: Mapping[str, Any], table: Mapping[str, Any], where: str) -> dict[str, str]:
+def _special_tokens(
+    usual: Mapping[str, str], config: Mapping[str, Any], table: Mapping[str, Any], where: str
+) -> dict[str, str]:
     """Return the special tokens by name: those of the class, which tokenizer_config.json and, where that has no table
     of added tokens, special_tokens_map.json replace.
     """
@@ -151,7 +169,7 @@ def _special_tokens(config: Mapping[str, Any], table: Mapping[str, Any], where: 
         extra = {f"extra {index}": token for index, token in enumerate(extra)}
     if not isinstance(extra, dict):
         raise DataError(where, "a list of tokens as extra_special_tokens", f"{extra!r:.40}", _AGAIN)
-    named = {**_USUAL, **{name: item for name, item in settings.items() if name.endswith("_token")}, **extra}
+    named = {**usual, **{name: item for name, item in settings.items() if name.endswith("_token")}, **extra}
     contents = {name: item.get("content") if isinstance(item, dict) else item for name, item in named.items()}
     texts: dict[str, str] = {name: text for name, text in contents.items() if isinstance(text, str) and text}
     for name in ("eos_token", "unk_token"):

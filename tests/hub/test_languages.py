@@ -259,7 +259,7 @@ def test_pieces_of_m2m_are_those_of_transformers(tmp_path: Path) -> None:
 def test_a_source_of_a_language_without_a_code_is_refused(tmp_path: Path) -> None:
     folder = numbered_folder(tmp_path / "model")
     (folder / "special_tokens_map.json").unlink()
-    with pytest.raises(CheckpointError, match="src_lang: expected a language whose code the folder lists; got '__ru__'"):
+    with pytest.raises(CheckpointError, match="a language whose code the folder lists; got '__ru__'"):
         qkv.load(folder)
 
 

@@ -66,7 +66,8 @@ def plain_files(tokenizer: Tokenizer) -> dict[str, bytes]:
         tokenizer: as for `tokenizer_files`.
 
     Returns:
-        tokenizer.json, or that of targets and source_tokenizer.json; of Marian and M2M-100 the files that it is made from.
+        tokenizer.json, or that of targets and source_tokenizer.json; of numbered pieces the files that they are made
+        from.
     """
     imported = tokenizer.imported
     if imported is not None:

@@ -15,7 +15,7 @@ def test_generate(how: list[str]) -> None:
 
 
 def test_more_tokens_than_the_context() -> None:
-    refused(run("generate", HERE / "llama", "--prompt", "the cat"), "tokens: expected at most")
+    refused(run("generate", HERE / "llama", "--prompt", "the cat", "--tokens", "99"), "tokens: expected at most")
 
 
 def test_translate() -> None:

@@ -79,7 +79,7 @@ def test_thousands_are_not_taken_for_decimals() -> None:
         (["1,234", "0,5"], 'decimal="comma"'),
         (["1,234", "12,34"], 'decimal="comma"'),
         (["12 m"], "without units"),
-        (["m", "f"], "choose a column of numbers"),
+        (["m", "f"], 'say so: categorical="a"'),
     ],
 )
 def test_the_advice_fits_the_column(fields: list[str], advice: str) -> None:

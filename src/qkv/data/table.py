@@ -276,7 +276,8 @@ class FieldTable:
         if normalize("NFC", field) == name:
             return "It is the name of the column: delete the line, which repeats the header."
         if not any(_DIGIT.search(cell) for cell in fields) and not _INFINITE.fullmatch(field):
-            return "The column holds text. If it is one of categories, say so: " + setting("categorical", name) + "."
+            categories = "If it is one of categories, say so: " + setting("categorical", name) + "."
+            return "The column holds text. " + ("Give numbers." if "categorical" in fixed else categories)
         if (advice := number_hint(field, _LARGEST, "cell")) is not None:
             skip = " Or leave it empty and give " + setting("missing", "skip") + "."
             may_be_empty = field.startswith("#") or _INFINITE.fullmatch(field)

@@ -46,10 +46,11 @@ def length_defaults(config: object, files: Any, ends: int = 0) -> dict[str, dict
 
     Args:
         config: the model's configuration.
-        files: with `longest`, as it was given or by default.
+        files: with `longest`, as it was given or by default, if the model is a published one.
         ends: how many tokens are added to each text.
     """
-    return {"data": {"longest": min(files.longest, context_of(config) - ends)}}
+    context = context_of(config) - ends
+    return {"data": {"longest": min(files.longest, context)}} if context < math.inf else {}
 
 
 def expect_readable(settings: Any, ends: int = 0) -> None:
@@ -63,7 +64,7 @@ def expect_readable(settings: Any, ends: int = 0) -> None:
         ConfigError: `data.longest` exceeds the context of the model.
     """
     context = context_of(settings.model) - ends
-    if settings.data.longest > context:
+    if context < math.inf and settings.data.longest > context:
         hint = "It is what the model of " + setting("from") + " reads at most."
         raise ConfigError(setting("longest"), f"at most {context:,}", f"{settings.data.longest:,}", hint)
 

@@ -36,6 +36,8 @@ Beyond = Literal["nearest", "mean", "nan"]
 IntervalKind = Literal["robust", "normal", "bootstrap", "none"]
 LEVEL = 0.95
 """The probability that an interval covers the curve, by default."""
+_ADVISED = ("categorical", "decimal", "missing", "thousands")
+"""Settings that a message about a field which is no number may propose."""
 CURVES = (".svg", ".png")
 """The suffixes of pictures of curves."""
 
@@ -78,11 +80,12 @@ class TableSettings(SeparatorSettings):
             part: whether other rows follow or precede.
         """
         settings: Any = type(self)
+        chosen = () if fixed else options_of(settings)
         return table.numbers(
             names,
             decimal=self.decimal or "point",
             missing=self.missing or "refuse",
-            fixed=options_of(settings) if fixed else (),
+            fixed=[name for name in _ADVISED if name not in chosen],
             categories=categories,
             na=self.na or (),
             thousands=self.thousands,

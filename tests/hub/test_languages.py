@@ -256,6 +256,15 @@ def test_pieces_of_m2m_are_those_of_transformers(tmp_path: Path) -> None:
     assert again.translate(TEXT, Decoding(target_language="ja", max_tokens=6)) == written
 
 
+def test_files_of_marian_win_over_one_for_both_sides(tmp_path: Path) -> None:
+    plain = qkv.load(M2M.parent / "marian").tokenizer
+    shutil.copytree(M2M.parent / "marian", tmp_path / "model")
+    shutil.copy(tmp_path / "model" / "source.spm", tmp_path / "model" / "sentencepiece.bpe.model")
+    tokenizer = qkv.load(tmp_path / "model").tokenizer
+    for text in TEXT:
+        assert tokenizer.encode(text) == plain.encode(text)
+
+
 def test_a_source_of_a_language_without_a_code_is_refused(tmp_path: Path) -> None:
     folder = numbered_folder(tmp_path / "model")
     (folder / "special_tokens_map.json").unlink()

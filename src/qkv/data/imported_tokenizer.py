@@ -94,7 +94,7 @@ class ImportedTokenizer:
         return sources
 
     def with_languages(self, source: str | None, target: str | None) -> "ImportedTokenizer":
-        """Return the tokenizer for a source of another language, and for targets that begin with another one's code.
+        """Return a tokenizer for another source language, or whose targets begin with the code of another language.
 
         Args:
             source, target: codes of languages, such as "fra_Latn", "fr_XX" or "fr"; None for those as before.
@@ -150,8 +150,8 @@ class ImportedTokenizer:
             tokens = self._language(target=target).encode(text, special=self.marks and not target)
         if self.marks and not target and (reads := self.__dict__.get("_reads")) is not None:
             usual, code = reads
-            place = -1 if tokens[-1].number == usual else 0
-            tokens[place] = tokens[place]._replace(number=code)
+            end = -1 if tokens[-1].number == usual else 0
+            tokens[end] = tokens[end]._replace(number=code)
         self._expect_read(token.number for token in tokens)
         return tokens
 

@@ -25,7 +25,7 @@ _AGAIN = "Copy the folder again from its source."
 _USUAL = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 _USUAL_OF_M2M = {**_USUAL, "bos_token": "<s>", "sep_token": "</s>"}
 _LANGUAGE = "en"
-"""The language of M2M-100's sources, if none is named."""
+"""The source language of M2M-100, if the folder names none."""
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _SPACES = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 """What `clean_up_tokenization_spaces` writes without spaces."""
@@ -74,7 +74,7 @@ class NumberedPieces:
             raise DataError(where, expected, "none", _AGAIN)
         for name in (NUMBERS, _TARGET_NUMBERS, _ADDED):
             _expect_numbers(tables[name], str(Path(folder, name)))
-        self._is_m2m = BOTH in files
+        self._is_m2m = not {SOURCE, TARGET} <= files.keys()
         name = BOTH if self._is_m2m else TARGET if target else SOURCE
         self._model = SentencePieces(files[name], str(Path(folder, name)))
         usual = _USUAL_OF_M2M if self._is_m2m else _USUAL
@@ -94,7 +94,7 @@ class NumberedPieces:
         self._find_added = re.compile("|".join(map(re.escape, longest_first)))
 
     def encode(self, text: str, *, special: bool = False) -> list[Token]:
-        """Split a text, in which special tokens and, for Marian, a language code (">>fra<<") are tokens of their own.
+        """Split a text; special tokens stay whole, and so does the language code of a text for Marian (">>fra<<").
 
         Args:
             text: any text.

@@ -257,12 +257,12 @@ class KernelRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return torch.as_tensor(np.atleast_1d(self.bandwidth_), dtype=torch.float64, device="cpu")
 
     def _merge(self) -> MergedRows:
-        """Merge rows of equal inputs and weight, sorted by the first numeric column; every bandwidth is 1."""
+        """Merge rows with equal inputs and weights, and sort them by the first numeric column; each bandwidth is 1."""
         first = self._numeric[:1]
         table = np.column_stack([self.inputs_[:, first], self.inputs_, self.weights_])
-        distinct, place, counts = np.unique(table, axis=0, return_inverse=True, return_counts=True)
+        distinct, merged, counts = np.unique(table, axis=0, return_inverse=True, return_counts=True)
         targets = torch.from_numpy(self._columns_of_targets().copy())
-        point_of, numbers = torch.from_numpy(place.reshape(-1)), torch.from_numpy(counts.astype(np.float64))
+        point_of, numbers = torch.from_numpy(merged.reshape(-1)), torch.from_numpy(counts.astype(np.float64))
         empty = targets.new_zeros(len(distinct), targets.shape[1])
         means = empty.index_add(0, point_of, targets) / numbers[:, None]
         deviations = empty.index_add(0, point_of, (targets - means[point_of]).square())

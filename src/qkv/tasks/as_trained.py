@@ -17,7 +17,7 @@ F = TypeVar("F")
 
 @contextmanager
 def as_in_training(files: F, stored: Mapping[str, Any], prefix: str = "") -> Iterator[F]:
-    """Give the settings of a table, with those of the training where none are given, to what reads the table inside.
+    """Fill in the settings of a table from the training, for the code inside that reads the table.
 
     Args:
         files: the settings.
@@ -35,7 +35,8 @@ def as_in_training(files: F, stored: Mapping[str, Any], prefix: str = "") -> Ite
     """
     data = getattr(files, f"{prefix}data", None)
     known = files if data is None else with_columns(files, stored)
-    used = {name: item for name, item in columns_of(known).items() if name not in columns_of(files)}
+    given = columns_of(files)
+    used = {name: item for name, item in columns_of(known).items() if name not in given}
     if used and isinstance(data, str | Path):
         note(f"qkv: columns as in training: {' '.join(as_flag(name, item) for name, item in used.items())}")
     try:
@@ -48,7 +49,7 @@ def as_in_training(files: F, stored: Mapping[str, Any], prefix: str = "") -> Ite
 
 
 def with_columns(files: F, stored: Mapping[str, Any]) -> F:
-    """Return the settings of a table, with those of the training where none are given.
+    """Fill in the settings of a table that are not given from those of the training.
 
     Raises:
         ConfigError: one of the training is invalid.

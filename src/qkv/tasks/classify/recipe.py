@@ -146,9 +146,9 @@ class LabelTask(Recipe[LabelFiles, Config, ReaderModel]):
             return self
         theirs = origin.trained.contents.config.get("labels")
         if isinstance(theirs, list) and sorted(map(str, theirs)) == sorted(self.labels):
-            labels, place = tuple(map(str, theirs)), {label: number for number, label in enumerate(theirs)}
+            labels, numbers = tuple(map(str, theirs)), {label: number for number, label in enumerate(theirs)}
             train, valid = (
-                [one._replace(labels=tuple(place[self.labels[number]] for number in one.labels)) for one in texts]
+                [one._replace(labels=tuple(numbers[self.labels[number]] for number in one.labels)) for one in texts]
                 for texts in (self.train, self.valid)
             )
             return replace(self, labels=labels, train=train, valid=valid)

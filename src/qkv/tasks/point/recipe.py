@@ -140,7 +140,7 @@ class PointTask(Recipe[PointFiles, PointerConfig, PointerNetwork]):
         return token_batches(self._sizes, tokens, seed, epoch, self.chosen.training.batch_size)
 
     def collate(self, indices: Sequence[int], device: torch.device) -> PointBatch:
-        """Stack lines."""
+        """Stack the numbered lines into a batch."""
         return stack([self.train[index] for index in indices], self.vocabulary, device)
 
     def objective(self, model: PointerNetwork, batch: PointBatch) -> tuple[Tensor, int]:

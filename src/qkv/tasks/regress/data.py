@@ -195,7 +195,7 @@ def _expect_given(data: RegressFiles) -> None:
 
 
 def _expect_different(data: RegressFiles) -> None:
-    """Refuse settings that name a column twice, or categories that are no input."""
+    """Refuse settings that name a column twice, or a categorical column that is not an input."""
     for name in data.categorical:
         if name not in data.x:
             expected = "columns of " + setting("x")

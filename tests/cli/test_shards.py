@@ -102,6 +102,16 @@ def test_settings_and_models_are_not_mixed(shelf: Shelf, tmp_path: Path, monkeyp
     assert "--command" not in done.stderr
 
 
+def test_alignments_of_other_columns_are_not_mixed(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, pattern = trained(shelf, "align", monkeypatch), write(tmp_path / "in", "align")
+    given = ["--shards", pattern, "--out", tmp_path / "out"]
+    succeeded(run("align", model, *given))
+    turned = run("align", model, *given, "--source-col", "2", "--target-col", "1")
+    refused(turned, "--out", "--source-col 2", "--target-col 1")
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

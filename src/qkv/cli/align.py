@@ -5,6 +5,7 @@ from pathlib import Path
 
 from qkv.cli.shards import finish_shards, shards_of
 from qkv.cli.tables import command_of_table
+from qkv.settings import as_dict
 from qkv.tasks.align.settings import AlignSettings
 
 
@@ -28,7 +29,8 @@ def _align(runs: list[Path], settings: AlignSettings) -> None:
 
     if batch is not None:
         models = runs if settings.reverse is None else [*runs, settings.reverse]
-        work = {"command": "align", "readings": aligner.readings, "symmetrize": settings.symmetrize}
+        columns = {name: item for name, item in as_dict(settings).items() if name in AlignSettings.as_trained}
+        work = {"command": "align", "readings": aligner.readings, "symmetrize": settings.symmetrize, **columns}
         for line in aligner.report:
             note(line)
         work["model"] = model_digest(models)

@@ -105,7 +105,7 @@ def attention_alone(query: Tensor, key: Tensor, value: Tensor, arguments: Argume
         arguments: its other arguments.
     """
     output, leading = attend(query, key, value, arguments, backend)
-    return _ungrouped(output, leading, 2) if arguments.enable_gqa else output
+    return _ungrouped(output, leading, 2) if output.ndim > len(leading) + 2 else output
 
 
 def with_arguments_of(

@@ -77,6 +77,8 @@ class Algorithm:
             gradients, for decoding; None if that would save no time.
         bind: returns a function that computes the output of calls like this one, without a row state and outside of
             autocast; the choices that depend on sizes and numbers alone are made once. None if `run` makes few.
+        by_strides: whether a bound call may hold query, key and value as the caller gave them, heads not split into
+            groups: the function finds the groups in the visibility, and its output has the heads of the query.
         needs_certificate: whether `auto` takes it only on a device that `qkv tune` has certified.
         row_state: returns how it computes a row state that takes an extra pass, for `explain`; None if it takes none.
     """
@@ -97,5 +99,6 @@ class Algorithm:
     reads_hidden_keys: bool = True
     prepare_loop: Callable[[Problem, Call], Callable[[Tensor], Tensor] | None] | None = None
     bind: Callable[[Problem, Call], Callable[[Call], Tensor] | None] | None = None
+    by_strides: bool = False
     needs_certificate: bool = False
     row_state: Callable[[Problem], str | None] = _no_extra_pass

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qkv.biases import Bias
 from qkv.engine.position_bias import PositionBias, position_bias
-from qkv.engine.problem import BiasKind, Call, Problem
+from qkv.engine.problem import BiasKind, Call, Mapped, Problem
 from qkv.errors import ConfigError, DtypeError, MaskError, ShapeError, UnsupportedError
 from qkv.masks.base import Grid, Mask, as_mask
 from qkv.masks.lower import lower
@@ -19,7 +19,7 @@ from qkv.masks.patterns import PATTERNS, expect_lengths
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax, Sum
 from qkv.normalizers.kinds import KNOWN, as_normalizer, kind_of
-from qkv.scores.base import HALVES, Score, equation
+from qkv.scores.base import HALVES, Maps, Score, equation
 from qkv.scores.catalog import SCORES
 from qkv.scores.free import Learned, Uniform, as_score
 from qkv.scores.kernels import Gaussian, SquaredDistance
@@ -330,13 +330,18 @@ def grouped(call: Call, groups: int, repeats: int) -> Call:
         call: its tensors with H heads, keys and values with G; its visibility may be grouped already.
         groups, repeats: G and H/G.
     """
+    return with_grouped_parameters(call, groups, repeats).in_groups()
+
+
+def with_grouped_parameters(call: Call, groups: int, repeats: int) -> Call:
+    """Do what `grouped` does, but to everything besides query, key and value, which stay as the caller gave them."""
     query, key, value, score, normalizer, visibility, bias, dropout, seed = call
     if bias is not None:
         bias = bias.group(groups, repeats) if isinstance(bias, PositionBias) else regroup(bias, 2, groups, repeats)
     return Call(
-        regroup(query, 2, groups, repeats),
-        key.unsqueeze(-3),
-        value.unsqueeze(-3),
+        query,
+        key,
+        value,
         group(score, score.parameters, groups, repeats),
         group(normalizer, normalizer.parameters, groups, repeats),
         visibility if visibility.groups else visibility.group(groups, repeats),
@@ -400,10 +405,17 @@ def _describe(call: Call, leading: Shape, state: bool) -> Problem:
         mode=mode,
         forward_mode=tangents_possible(),
         constant=isinstance(call.score, Uniform),
-        mapped=call.score.maps is not None,
+        mapped=_mapped(call.score.maps),
         block=call.visibility.block,
         threads=torch.get_num_threads() if mode == "eager" else 1,
+        repeats=1 if call.visibility.groups is None else call.visibility.groups[1],
     )
+
+
+def _mapped(maps: Maps | None) -> Mapped:
+    if maps is None or (maps.query is None and maps.key is None and not maps.unit):
+        return "none"
+    return "norms" if maps.unit else "matrices"
 
 
 def _wants_gradient(call: Call) -> bool:

@@ -14,6 +14,7 @@ from qkv.scores.base import Core, Score
 from qkv.scores.pointwise import KERNEL_SHAPES, Pointwise
 from qkv.shapes import Shape
 from qkv.values.execution import Mode, on_host
+from qkv.values.parameters import regroup
 
 _CACHE_LINE = 64
 """Bytes of a cache line; PyTorch aligns every allocation to one."""
@@ -28,6 +29,9 @@ _CORES: Mapping[str, str] = {
 """What messages call the function on pairs of query and key."""
 
 BiasKind = Literal["none", "fixed", "learned"] | PositionKind
+
+
+Mapped = Literal["none", "matrices", "norms"]
 
 
 class Problem(NamedTuple):
@@ -51,10 +55,11 @@ class Problem(NamedTuple):
         mode: how PyTorch executes the call.
         forward_mode: whether tensors may carry tangents of forward-mode derivatives.
         constant: whether every score is 1.
-        mapped: whether the score multiplies queries or keys by a matrix first.
+        mapped: what the score does to queries or keys first: it multiplies them by matrices, or divides them by norms.
         block: the most keys that a block of rows in the middle sees, as in `Visibility`; None for all.
         threads: the number of threads that PyTorch uses; 1 where it is not known.
         rounded_state: whether a row state rounded to float32 suffices, if the exact one would take longer.
+        repeats: how many heads of queries share one of keys, H/G.
     """
 
     core: Core
@@ -76,15 +81,22 @@ class Problem(NamedTuple):
     mode: Mode = "eager"
     forward_mode: bool = False
     constant: bool = False
-    mapped: bool = False
+    mapped: Mapped = "none"
     block: int | None = None
     threads: int = 1
     rounded_state: bool = False
+    repeats: int = 1
 
     @property
     def bias_by_tile(self) -> bool:
         """True for a position bias that is not a function of j − i alone."""
         return self.bias.startswith("positions")
+
+    @property
+    def as_given(self) -> bool:
+        """True if queries and keys are used as they are, by every head its own, with no table of masks or biases."""
+        operands = self.mapped == "none" and not self.constant and self.repeats == 1
+        return operands and self.mask in ("all", "causal") and self.bias == "none"
 
     @property
     def blurs(self) -> bool:
@@ -181,6 +193,18 @@ class Call(NamedTuple):
         """The bias, a tensor or None, for algorithms that refuse position biases."""
         assert not isinstance(self.bias, PositionBias)
         return self.bias
+
+    def in_groups(self) -> "Call":
+        """Split the heads of the query into groups, (G, H/G), over which keys and values broadcast.
+
+        Returns:
+            The same call of a grouped problem, whose tensors were as the caller gave them.
+        """
+        groups = self.visibility.groups
+        assert groups is not None
+        return self._replace(
+            query=regroup(self.query, 2, *groups), key=self.key.unsqueeze(-3), value=self.value.unsqueeze(-3)
+        )
 
     def scored(self) -> list[object]:
         """Return what the scores are computed from: query, key, bias, and the score's parameters."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from qkv.compiled.codegen import overload, types
 from qkv.compiled.hints import wide_registers
-from qkv.compiled.kernels import helper
+from qkv.compiled.kernels import helper, reduction
 from qkv.linalg.small_matmul import LANES, N0, N1
 
 # Exact in float32; a Python float would promote float32 to float64.
@@ -103,6 +103,37 @@ def store(x, at, rows, width, padded_width, to, start, of_row, by):
             _store_row(x, row, width, to, begin)
         else:
             _scatter_row(x, row, width, to, begin, by)
+
+
+@reduction
+def dot_row(x, at, y, width):
+    """Return the product of a row of x, which begins at `at`, and y."""
+    wide_registers()
+    total = ZERO
+    for c in range(width):
+        total += x[at + c] * y[c]
+    return total
+
+
+@reduction
+def squares_of(x, at, width):
+    """Return ‖x‖² of a row, in float64."""
+    wide_registers()
+    total = 0.0
+    for c in range(width):
+        number = np.float64(x[at + c])
+        total += number * number
+    return total
+
+
+@reduction
+def products_of(x, y, at, width):
+    """Return the product of the rows of two tables that begin at `at`, in float64."""
+    wide_registers()
+    total = 0.0
+    for c in range(width):
+        total += np.float64(x[at + c]) * np.float64(y[at + c])
+    return total
 
 
 @helper

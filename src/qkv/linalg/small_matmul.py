@@ -14,6 +14,7 @@ import numpy as np
 
 from qkv.compiled import registers
 from qkv.compiled.codegen import intrinsic, ir, types
+from qkv.compiled.hints import wide_registers
 from qkv.compiled.kernels import helper
 from qkv.compiled.register_math import fma, tanh
 from qkv.compiled.registers import ROUND
@@ -228,6 +229,19 @@ distances_to_panels = _to_panels(_distance_register, _distance_tile)
 """c ← ‖a − b‖², by subtraction."""
 tanh_to_panels = _to_panels(_tanh_register)
 """c ← Σ v tanh(a + b), where v is the third matrix, a row."""
+
+
+@helper
+def sums_to_panels(c, to, padded_keys, a, width, panels, row, ranges, block):
+    """c ← a + b, where a is the first column of a block of rows, and b a row of the panels."""
+    wide_registers()
+    for panel in range(ranges[block, 0] // PAIR * PAIR, ranges[block, 1], PAIR):
+        panel_width = min(PAIR, padded_keys - panel)
+        y = panel * width + row * panel_width
+        for i in range(BLOCK):
+            number, at = a[(block * BLOCK + i) * width], to + i * padded_keys + panel
+            for j in range(panel_width):
+                c[at + j] = number + panels[y + j]
 
 
 @helper

@@ -31,10 +31,8 @@ Measured on two cores with 8 heads: from there on tiles are as fast, so a higher
 QUADRATIC_BYTES = 1 << 28
 """The most bytes, over all leading dimensions, that such a matrix may take where another algorithm serves: 256 MiB."""
 
-CLEARLY = 1.2
-"""How many times as fast an algorithm must be predicted to replace a preferred one where the processor has a table."""
-CLEARLY_ELSEWHERE = 1.3
-"""The same on a processor without one, by every table."""
+CLEARLY = 1.3
+"""How many times as fast an algorithm must be predicted, by every table that applies, to replace a preferred one."""
 
 _UNTRIED = "its launches were counted on fake CUDA tensors, and no GPU has run it"
 AUTO = "auto"
@@ -334,10 +332,10 @@ def _best_first(serving: Sequence[Algorithm], problem: Problem) -> list[Algorith
     ranks = list(range(len(serving)))
     ranks.sort(key=regrets.__getitem__)
     ordered = [serving[rank] for rank in ranks]
-    # PyTorch's kernel is what a user would call only where it reads query and key as they are.
-    computed = problem.constant or problem.mapped
-    preferred = None if computed else next((algorithm for algorithm in ordered if algorithm.preferred), None)
-    ordered = ordered if preferred is None else _preferring(preferred, ordered, problem)
+    # PyTorch's kernel is what a user would call only where it reads what the user has.
+    preferred = next((algorithm for algorithm in ordered if algorithm.preferred), None)
+    if preferred is not None and problem.as_given:
+        ordered = _preferring(preferred, ordered, problem)
     if problem.threads > 1:
         # PyTorch wakes its threads for tiny work too. Beside a busy process, it waits a hundred times as long for them.
         ordered.sort(key=lambda algorithm: not algorithm.alone(problem))
@@ -347,11 +345,10 @@ def _best_first(serving: Sequence[Algorithm], problem: Problem) -> list[Algorith
 def _preferring(preferred: Algorithm, ordered: Sequence[Algorithm], problem: Problem) -> list[Algorithm]:
     """Move an algorithm ahead of those that are not clearly faster by every table that applies."""
     preferred_times = times(problem, preferred)
-    clearly = CLEARLY if len(preferred_times) == 1 else CLEARLY_ELSEWHERE
     faster = []
     for other in ordered:
         pairs = zip(times(problem, other), preferred_times, strict=True)
-        if other is not preferred and all(time * clearly <= reference for time, reference in pairs):
+        if other is not preferred and all(time * CLEARLY <= reference for time, reference in pairs):
             faster.append(other)
     return [*faster, preferred, *(other for other in ordered if other is not preferred and other not in faster)]
 

@@ -24,6 +24,7 @@ from qkv.engine.describe import (
     in_log_space,
     normalizer_for,
     promoted_mechanism,
+    with_grouped_parameters,
 )
 from qkv.engine.position_bias import PositionBias, position_bias
 from qkv.engine.problem import Call
@@ -62,6 +63,7 @@ class CachedPlan(NamedTuple):
         plan: the algorithms that compute them.
         leading: the leading shape as the caller sees it.
         groups: key heads, and query heads for each; None if heads are not grouped.
+        by_strides: whether `bound` takes query, key and value of grouped heads as they are.
         visibility: the lowered mask, if it depends on the sizes alone.
         mechanism: returns the score and the normalizer of a call as algorithms take them.
         rest: what calls hold besides query, key and value; None if that differs between them.
@@ -71,6 +73,7 @@ class CachedPlan(NamedTuple):
     plan: Plan
     leading: Shape
     groups: tuple[int, int] | None
+    by_strides: bool
     visibility: Visibility | None
     mechanism: Callable[[Arguments], tuple[Score, Normalizer]]
     rest: tuple[Any, ...] | None
@@ -117,15 +120,19 @@ def attend(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, back
         problem, call, leading = describe(query, key, value, arguments)
         plan = plan_for(problem, backend)
         # The first call runs as later ones do, so that all have the same bits.
-        cached = None if lookup is None else _store(lookup, plan, call, leading, arguments)
+        cached = None if lookup is None else _store(lookup, plan, call, (query, key, value), leading, arguments)
         if cached is None:
             return plan.output(call), leading
+        if cached.by_strides:
+            call = call._replace(query=query, key=key, value=value)
     if call is None and cached.rest is not None:
         call = Call(query, key, value, *cached.rest)
     elif call is None:
         call = _call(query, key, value, arguments, cached, visibility)
-    output = cached.plan.run_outside_autocast(call).output if forks.lost else cached.bound(call)
-    return output, cached.leading
+    if not forks.lost:
+        return cached.bound(call), cached.leading
+    call = call.in_groups() if cached.by_strides else call
+    return cached.plan.run_outside_autocast(call).output, cached.leading
 
 
 def _plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
@@ -156,7 +163,9 @@ def _call(
     seed = draw_seed(dropout, generator, query.device) if dropout else None
     added = None if bias is None else _bias(bias, lowered.grid, query.dtype)
     call = Call(query, key, value, score, normalizer, lowered, added, dropout, seed)
-    return call if cached.groups is None else grouped(call, *cached.groups)
+    if cached.groups is None:
+        return call
+    return (with_grouped_parameters if cached.by_strides else grouped)(call, *cached.groups)
 
 
 def _mechanism_of(arguments: Arguments, dtype: torch.dtype) -> Callable[[Arguments], tuple[Score, Normalizer]]:
@@ -184,7 +193,14 @@ def _bias(bias: Tensor | Bias, grid: Grid, dtype: torch.dtype) -> Tensor | Posit
     return position_bias(bias, grid, dtype)
 
 
-def _store(lookup: CacheKey, plan: Plan, call: Call, leading: Shape, arguments: Arguments) -> CachedPlan | None:
+def _store(
+    lookup: CacheKey,
+    plan: Plan,
+    call: Call,
+    tensors: tuple[Tensor, Tensor, Tensor],
+    leading: Shape,
+    arguments: Arguments,
+) -> CachedPlan | None:
     """Store a plan and return it; None where it may not be stored."""
     if len(PLANS) >= MOST:
         PLANS.clear()
@@ -195,17 +211,30 @@ def _store(lookup: CacheKey, plan: Plan, call: Call, leading: Shape, arguments: 
     groups = call.visibility.groups
     varies = groups or arguments.bias is not None or arguments.dropout
     same = fixed and not varies and not tensors_in((arguments.score, arguments.normalizer))
+    strided = None if groups is None else _bound_by_strides(plan, call, tensors)
     cached = CachedPlan(
         plan,
         leading,
         groups,
+        strided is not None,
         call.visibility if fixed else None,
         _mechanism_of(arguments, call.query.dtype),
         call[3:] if same else None,
-        plan.bound(call),
+        plan.bound(call) if strided is None else strided,
     )
     PLANS[lookup] = cached
     return cached
+
+
+def _bound_by_strides(
+    plan: Plan, call: Call, tensors: tuple[Tensor, Tensor, Tensor]
+) -> Callable[[Call], Tensor] | None:
+    """Return what computes calls with grouped heads as the caller gave them; None if heads must be split first."""
+    first, rank = plan.candidates[0], len(plan.problem.leading) + 1
+    if first.bind is None or not first.by_strides or any(x.ndim != rank for x in tensors):
+        return None
+    query, key, value = tensors
+    return first.bind(plan.problem, call._replace(query=query, key=key, value=value))
 
 
 def cache_key(

@@ -55,12 +55,14 @@ class Maps(NamedTuple):
         query: (..., F, D), or (..., D) for F = 1.
         key: (..., F, E), or (..., E).
         scale, vector: as in `Operands`.
+        unit: whether queries and keys are divided by their norms instead, by `qkv.scores.products.unit`.
     """
 
     query: Tensor | None
     key: Tensor | None
     scale: float | Tensor = 1.0
     vector: Tensor | None = None
+    unit: bool = False
 
 
 class Score(ABC):
@@ -104,7 +106,7 @@ class Score(ABC):
 
     @property
     def maps(self) -> Maps | None:
-        """What `prepare` does, where it only multiplies by matrices; None where it does anything else."""
+        """What `prepare` does, where it only multiplies by matrices or divides by norms; None for anything else."""
         return None
 
     @property

@@ -123,6 +123,11 @@ class Cosine(Score):
             return prepared_wide(self, query, key)
         return Operands(unit(query), unit(key), spread(self.scale))
 
+    @property
+    def maps(self) -> Maps:
+        """The division by norms."""
+        return Maps(None, None, spread(self.scale), unit=True)
+
 
 def unit(x: Tensor) -> Tensor:
     """Return x/‖x‖ over the last dimension, at any magnitude; 0 with zero gradient where x is 0.

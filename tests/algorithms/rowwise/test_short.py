@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -335,6 +335,8 @@ _PARAMETERS = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(1)) 
 SCORES: dict[str, Any] = {
     "scaled dot": ScaledDot(),
     "softcap": ScaledDot(scale=0.5, softcap=2.0),
+    "cosine": qkv.scores.Cosine(3.0),
+    "bilinear": qkv.scores.Bilinear(torch.outer(*_PARAMETERS[:2])),
     "concat": qkv.scores.Concat(*_PARAMETERS[:2]),
     "leaky concat": qkv.scores.Concat(*_PARAMETERS[:2], activation="leaky_relu"),
     "additive": qkv.scores.Additive(_PARAMETERS[0]),
@@ -370,26 +372,25 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "offset": lambda x: torch.cat((x.flatten()[:3], x.flatten()))[3:].view(x.shape),
 }
 EXTRAS = ("nothing", "bias", "dropout", "learned bias")
-PREPARED = ("uniform", "concat", "leaky concat", "additive, projected")
+PREPARED = ("uniform", "cosine", "bilinear", "concat", "leaky concat", "additive, projected")
 """Scores with operands of their own."""
 
 
 PAIRS = [(score, rule) for score, rule in product(SCORES, RULES) if not (rule == "sum" and not SCORES[score].summable)]
 
 
-@pytest.mark.parametrize("score", [*PREPARED, "cosine", "bilinear"])
+@pytest.mark.parametrize("score", PREPARED)
 @pytest.mark.parametrize("layout", ["as made", "columns first"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_first_of_equal_keys_is_looked_up_whatever_their_projections_round_to(
     score: str, layout: str, dtype: torch.dtype
 ) -> None:
-    value = {"cosine": qkv.scores.Cosine(8.0), "bilinear": qkv.scores.Bilinear(torch.randn(WIDTH, WIDTH))} | SCORES
     query, key, _, _ = (x.to(dtype) for x in drawn())
     first = KEYS // 2
     key[..., first:, :] = key[..., : KEYS - first, :].flip(-2)
     positions = torch.arange(KEYS, dtype=dtype)[:, None].expand(ITEMS, HEADS, KEYS, VALUE)
     leaves = [x.requires_grad_() for x in (query, LAYOUTS[layout](key), positions)]
-    output = qkv.attention(*leaves, score=value[score], normalizer=qkv.normalizers.Hard(), backend="rowwise.short")
+    output = qkv.attention(*leaves, score=SCORES[score], normalizer=qkv.normalizers.Hard(), backend="rowwise.short")
     # The keys from `first` on are the first ten again, backwards.
     assert output.max() <= first
     d_query, d_key, d_value = torch.autograd.grad(output.sum(), leaves)
@@ -399,28 +400,40 @@ def test_the_first_of_equal_keys_is_looked_up_whatever_their_projections_round_t
 
 
 def _of_any(
-    names: tuple[str, str, str, str], turned: Callable[[Tensor], Tensor], dtype: torch.dtype, backend: str
+    names: tuple[str, str, str, str],
+    turned: Callable[[Tensor], Tensor],
+    dtype: torch.dtype,
+    backend: str,
+    heads: Literal["all", "grouped", "repeated"] = "all",
 ) -> list[Tensor]:
-    """The output and the gradients of query, key and value, and of a bias that learns."""
+    """The output and the gradients of query, key and value, and of a bias that learns.
+
+    Of keys and values, two heads may serve four of queries, in groups or repeated.
+    """
     score, rule, mask, extra = names
     visible = torch.arange(KEYS) % 5 != torch.arange(QUERIES)[:, None] % 3 if mask == "dense" else MASKS[mask]
     options: dict[str, Any] = {"bias": torch.linspace(0, 1, KEYS).to(dtype)} if extra == "bias" else {}
     if extra == "dropout":
         options = {"dropout": 0.3, "generator": torch.Generator().manual_seed(3)}
-    tensors = [turned(x.to(dtype)) for x in drawn()]
-    leaves = [x.requires_grad_() for x in tensors[:3]]
+    query, key, value, upstream = (x.to(dtype) for x in drawn())
+    if heads != "all":
+        key, value = key[:, ::2], value[:, ::2]
+    leaves = [turned(x).requires_grad_() for x in (query, key, value)]
     if extra == "learned bias":
         options = {"bias": _BIAS.to(dtype, copy=True).requires_grad_()}
         leaves.append(options["bias"])
     given = {"score": SCORES[score], "normalizer": RULES[rule], "mask": visible, **options}
-    output = qkv.attention(*leaves[:3], **given, backend=backend)
-    slopes = torch.autograd.grad(output, leaves, tensors[3], allow_unused=True)
+    query, key, value = leaves[:3]
+    if heads == "repeated":
+        key, value = (x.repeat_interleave(2, 1) for x in (key, value))
+    output = qkv.attention(query, key, value, **given, enable_gqa=heads == "grouped", backend=backend)
+    slopes = torch.autograd.grad(output, leaves, turned(upstream), allow_unused=True)
     return [output.detach(), *(torch.zeros_like(x) if g is None else g for g, x in zip(slopes, leaves, strict=True))]
 
 
 @pytest.mark.parametrize(("score", "rule"), PAIRS)
 def test_every_mechanism_has_the_bits_of_its_numbers_whatever_their_strides(score: str, rule: str) -> None:
-    backend = "sdpa.short" if score in ("scaled dot", "uniform") and rule in ("softmax", "sink") else "rowwise.short"
+    backend = _short_of(score, rule)
     start = PAIRS.index((score, rule))
     for turn, mask in enumerate(PARTS, start):
         layout, extra = (tuple(names)[turn % len(names)] for names in (LAYOUTS, EXTRAS))
@@ -433,6 +446,72 @@ def test_every_mechanism_has_the_bits_of_its_numbers_whatever_their_strides(scor
             torch.testing.assert_close(
                 one.double(), right, rtol=1e-4, atol=2e-5 * max(1.0, float(right.detach().abs().max()))
             )
+
+
+def _short_of(score: str, rule: str) -> str:
+    products = score in ("scaled dot", "uniform", "cosine", "bilinear")
+    return "sdpa.short" if products and rule in ("softmax", "sink") else "rowwise.short"
+
+
+@pytest.mark.parametrize(("score", "rule"), PAIRS)
+def test_heads_in_groups_have_the_bits_of_repeated_ones(score: str, rule: str) -> None:
+    """The kernel finds a group's keys by strides, in a first call as in later ones."""
+    start = PAIRS.index((score, rule))
+    for turn, mask in enumerate(PARTS, start):
+        layout, extra = (tuple(names)[turn % len(names)] for names in (LAYOUTS, EXTRAS))
+        names = score, rule, mask, extra
+        once, again, repeated = (
+            _of_any(names, LAYOUTS[layout], torch.float32, _short_of(score, rule), heads)
+            for heads in ("grouped", "grouped", "repeated")
+        )
+        assert all(map(torch.equal, once, again)), (names, layout)
+        for place, (one, other) in enumerate(zip(once, repeated, strict=True)):
+            if place in (2, 3) or score == PREPARED[-1]:
+                # Each group's keys get a sum, in any order; and PyTorch's projections round by strides.
+                torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+            else:
+                assert torch.equal(one, other), (names, layout, place)
+
+
+def test_parameters_of_each_head_stay_with_their_groups() -> None:
+    query, key, value, upstream = drawn()
+    torch.manual_seed(2)
+    vectors = torch.randn(HEADS, WIDTH), torch.randn(HEADS // 2, WIDTH)
+    matrix = torch.randn(HEADS, WIDTH, WIDTH)
+    leaves = [x.requires_grad_() for x in (query, key[:, ::2], value[:, ::2], *vectors, matrix)]
+
+    def slopes(backend: str, kind: torch.dtype) -> list[Tensor]:
+        *tensors, of_query, of_key, between = (x.to(kind) for x in leaves)
+        scores = qkv.scores.Concat(of_query, of_key), qkv.scores.Bilinear(between, 0.1)
+        outputs = [
+            qkv.attention(*tensors, score=score, normalizer=qkv.normalizers.Sigmoid(), enable_gqa=True, backend=backend)
+            for score in scores
+        ]
+        return [*outputs, *torch.autograd.grad(sum(outputs), leaves, upstream.to(kind))]
+
+    right = slopes("reference", torch.float64)
+    for _ in range(2):
+        for one, other in zip(slopes("rowwise.short", torch.float32), right, strict=True):
+            torch.testing.assert_close(one.double(), other.double(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("backend", ["sdpa.short", "reference"])
+def test_angles_are_exact_whatever_the_norms(backend: str) -> None:
+    """Squares of float32 overflow from 2e19 on, and vanish below 1e-23."""
+    query, key, value, upstream = drawn()
+    query[..., ::3, :] *= 1e30
+    key[..., ::4, :] *= 1e-30
+    key[..., 5, :] = 0
+    score = qkv.scores.Cosine(4.0)
+
+    def answers(backend: str, kind: torch.dtype) -> list[Tensor]:
+        leaves = [x.to(kind).requires_grad_() for x in (query, key, value)]
+        output = qkv.attention(*leaves, score=score, backend=backend)
+        return [output.detach(), *torch.autograd.grad(output, leaves, upstream.to(kind))]
+
+    for one, right in zip(answers(backend, torch.float32), answers("reference", torch.float64), strict=True):
+        rows = right.abs().amax(-1, keepdim=True).clamp(min=1e-37)
+        assert ((one.double() - right).abs() <= 2e-5 * rows).all()
 
 
 @pytest.mark.parametrize("score", ["gaussian", "boxcar", "scaled dot"])

@@ -39,6 +39,7 @@ from qkv.normalizers.sparse import Entmax
 from qkv.normalizers.steep import is_steep
 from qkv.scores.base import HALVES, Maps, Operands, wide
 from qkv.scores.pointwise import number_of
+from qkv.scores.products import unit
 from qkv.shapes import Shape
 
 LONGEST = 256
@@ -47,12 +48,12 @@ WIDEST = 128
 """The widest query or value, for the same reason."""
 _LARGEST = torch.finfo(torch.float32).max
 """Replaces a sink of +inf, which takes the whole weight of its row, and the row state that results."""
-_MICROSECONDS = {"dot": 5e-5, "distance": 5e-5, "relu_sum": 5e-5, "tanh_sum": 8e-4}
+_MICROSECONDS = {"dot": 2.5e-5, "distance": 2.5e-5, "relu_sum": 2.5e-5, "tanh_sum": 8e-4}
 """Microseconds of one thread per element of the query and per key, forward, by core, on a fast processor.
 
 A Zen 3 beside busy processes takes four times as long for all cores but `tanh_sum`, and for a backward pass five times
 as long: a pass that is counted as 200 µs takes a millisecond there."""
-_CORES = {core: code for code, core in enumerate(_MICROSECONDS)}
+_CORES = {"dot": 0, "distance": 1, "relu_sum": 2, "tanh_sum": 3, "cosine": 4}
 _SHAPES = (*SHAPES, "Softcap", "Leaky")
 """In the order of their numbers in the kernels, as `_CORES`."""
 _RULES = {"softmax": 0, "sum": 1, "mean": 2, "identity": 3, "sigmoid": 5, "hard": 6, "sparsemax": 7, "entmax": 7}
@@ -70,7 +71,7 @@ def refuses(problem: Problem) -> str | None:
     shape = type(problem.pointwise).__name__
     reasons = (
         (problem.device != "cpu", "the kernels run on the CPU"),
-        (problem.core not in _CORES, f"the scores are {core_text(problem.core)}"),
+        (problem.core not in _MICROSECONDS, f"the scores are {core_text(problem.core)}"),
         (
             problem.core == "tanh_sum" and problem.queries < BLOCK_ROWS,
             "additive plans steps of few queries once for all",
@@ -112,7 +113,8 @@ def _alone(problem: Problem) -> bool:
 def _microseconds(problem: Problem, backward: bool) -> float:
     """Return roughly how long a pass takes one thread."""
     padded = -(-problem.queries // BLOCK_ROWS) * BLOCK_ROWS
-    return _MICROSECONDS[problem.core] * problem.rows * padded * problem.keys * problem.width * (1 + backward)
+    pair = _MICROSECONDS[problem.core] * problem.width + _MICROSECONDS["dot"] * problem.value_width
+    return pair * problem.rows * padded * problem.keys * (1 + backward)
 
 
 def _refuses_softmax_of_products(problem: Problem) -> str | None:
@@ -136,7 +138,7 @@ def work(problem: Problem) -> Work:
         "pairs dropped": pairs if problem.dropout else 0,
         "items": problem.rows,
         "bounds": 1 if problem.mask not in ("all", "causal") else 0,
-        "calls that prepare operands": 1 if problem.dtype in HALVES else 0,
+        "calls that convert operands": 1 if problem.dtype in HALVES else 0,
         **memory_traffic(problem),
     }
     return Work(int(operations * passes(problem)), 4 * LONGEST * (2 * LONGEST + 5 * WIDEST), counts)
@@ -164,7 +166,8 @@ def _declines(problem: Problem, reason: str | None) -> str | None:
 
 def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
     """Return a function that computes the output of calls like this one; None if their numbers must be inspected."""
-    return None if _inspect(problem, call) else _Bound(problem, call).output
+    grouped = call if _heads_as_given(problem, call) is None else call.in_groups()
+    return None if _inspect(problem, grouped) else _Bound(problem, call).output
 
 
 def run(problem: Problem, call: Call, facts: str | None = None) -> Result:
@@ -217,14 +220,16 @@ _ABSENT = None, None, None, None, None, None, None, None
 _KERNEL_ORDER = ("first", "last", "mask", "bias", "sink", "vector", "query_weight", "key_weight")
 """The operands that follow the values, in the order of the kernels' arguments."""
 _NO_ADDRESSES = [0] * len(_KERNEL_ORDER)
+_NO_GRADIENTS = [0] * (_LEARNED - 3)
 _DTYPES = {"first": torch.int32, "last": torch.int32, "mask": torch.bool}
 """Types of those that are not float32."""
 
 
 class _Pass(NamedTuple):
-    """A kernel, its scratch, and roughly the microseconds of one thread that it takes."""
+    """A kernel, its machine code, its scratch, and roughly the microseconds of one thread that it takes."""
 
     kernel: Kernel
+    code: Callable[..., Any]
     scratch: tuple[tuple[Shape, Any], ...]
     microseconds: float
 
@@ -235,7 +240,7 @@ class _Pass(NamedTuple):
                 self.kernel, np.float32, items, self.microseconds, arguments, self.scratch, each=2
             )
             return
-        self.kernel.at(np.float32)(0, items, *arguments, *_scratch.of(self.scratch[0][0][0]))
+        self.code(0, items, *arguments, *_scratch.of(self.scratch[0][0][0]))
 
 
 @final
@@ -244,7 +249,7 @@ class _Scratch(threading.local):
 
     def __init__(self) -> None:
         self._floats = np.empty(0, np.float32)
-        self._others = np.empty(2 * LONGEST + 2), np.empty((LONGEST + LONGEST // BLOCK_ROWS, 2), np.uint64)
+        self._others = np.empty(4 * LONGEST + 1), np.empty((LONGEST + LONGEST // BLOCK_ROWS, 2), np.uint64)
 
     def of(self, numbers: int) -> tuple[NDArray[Any], ...]:
         """Return at least so many numbers, which begin a cache line, and what the kernels need besides."""
@@ -275,63 +280,89 @@ class _Bound:
     def __init__(self, problem: Problem, call: Call) -> None:
         """Choose the kernel, its numbers and its scratch."""
         self.problem = problem
+        heads = _heads_as_given(problem, call)
+        call = call if heads is None else call.in_groups()
         maps = _maps(problem, call)
-        self._mapped = maps is not None
         prepared = call.score.prepare(call.query, call.key)
+        self._mapped, self._unit = maps is not None, maps is not None and maps.unit
         scale = prepared.scale
-        query, key = (call.query, call.key) if self._mapped else prepared[:2]
+        self._scale: float = 1.0 if isinstance(scale, Tensor) else scale
+        same = self._mapped or problem.constant
+        query, key = (call.query, call.key) if same else prepared[:2]
         given = query is call.query and key is call.key and (prepared.vector is None or self._mapped)
         self._as_given = given and not isinstance(scale, Tensor)
-        # Nothing is computed of the numbers of a constant score's operands.
-        self._ones = tuple(x.new_ones(()).expand(x.shape) for x in (query, key)) if problem.constant else None
-        self._scale: float = 1.0 if isinstance(scale, Tensor) else scale
         self._dtype = query.dtype if self._as_given else torch.promote_types(query.dtype, torch.float32)
         self._converts = any(x.dtype != self._dtype for x in (query, key, call.value))
+        self._empty = np.empty(0, np.float32 if self._dtype == torch.float32 else np.uint16)
+        self._looks_up = problem.normalizer == "hard"
+        # Equal keys have equal scores where the kernel computes them, and where all scores are equal.
+        self._ties = key is not call.key
+        # The kernel reads no hidden keys, but the gradient of an operand that is computed from NaN is NaN.
+        self._hides = problem.mask != "all" and (problem.gradient or self._looks_up)
+        # The kernel finds rows that see nothing by ranges of keys alone.
+        sees_matrix = problem.mask == "dense" and problem.gradient
+        self._hides_queries = self._as_given and sees_matrix and not problem.constant
+        by_strides = self._as_given and not self._hides_queries
+        self._heads, self._regroups = (heads, False) if by_strides else (None, heads is not None)
+        self._set_shapes(query, key, call.value)
+        width = 0 if problem.constant else prepared.query.shape[-1]
+        of_query, of_key = (shape[-1] for shape in self._shapes[:2])
+        self._sizes = problem.queries, problem.keys, width, problem.value_width, of_query, of_key
+        self._set_mechanism(call, maps)
+
+    def _set_shapes(self, query: Tensor, key: Tensor, value: Tensor) -> None:
+        """Set the shapes of what the kernel reads and writes, heads split into groups or not."""
+        problem, leading = self.problem, self.problem.leading
+        shapes: tuple[torch.Size, ...] = query.shape, key.shape, value.shape
+        if not self._as_given:
+            shapes = tuple(torch.Size((*leading, *shape[-2:])) for shape in shapes)
+        if self._hides_queries:
+            shapes = torch.Size((*leading, *query.shape[-2:])), *shapes[1:]
+        self._items, self._leading = problem.rows, leading
+        if self._heads is not None:
+            self._leading = torch.Size((*leading[:-2], leading[-2] * leading[-1]))
+            shapes = tuple(torch.Size((*shape[:-4], shape[-4] * shape[-3], *shape[-2:])) for shape in shapes)
+        # Nothing is computed of the operands of a constant score: they have no columns.
+        self._columnless: tuple[Tensor, Tensor] | None = None
+        if problem.constant:
+            shapes = *(torch.Size((*shape[:-1], 0)) for shape in shapes[:2]), shapes[2]
+            self._columnless = query.new_empty(shapes[0]), key.new_empty(shapes[1])
+        self._shapes = shapes
+        self._whole = tuple(shape[:-2] == self._leading for shape in shapes)
+        self._output_shape = torch.Size((*self._leading, problem.queries, problem.value_width))
+        self._layouts: dict[Any, _Layout] = {}
+
+    def _set_mechanism(self, call: Call, maps: Maps | None) -> None:
+        """Set the kernels, their numbers, and which operands follow the values."""
+        problem = self.problem
         self._name, parameter = normalizer_parts(call.normalizer)
         self._alpha = {"sparsemax": 2.0, "entmax": parameter}.get(self._name, 1.5)
         # A constant is the boxcar of ones, which has no slope.
         shape = "BoxcarShape" if problem.constant else type(problem.pointwise).__name__
+        self._has_slope = not self._looks_up and shape != "BoxcarShape"
+        codes = _CORES["cosine" if self._unit else problem.core], _SHAPES.index(shape), _RULES[problem.normalizer]
+        self._numbers = *codes, self._scale, number_of(problem.pointwise), self._alpha
         self._takes_sink = isinstance(call.normalizer, (Softmax, Sigmoid)) and parameter is not None
-        sides = [self._mapped and weight is not None for weight in (maps or (None, None))[:2]]
-        masked = problem.mask != "all"
-        present = *(masked,) * 3, problem.bias != "none", self._takes_sink, problem.core == "tanh_sum", *sides
+        sides = [maps is not None and weight is not None for weight in (maps or (None, None))[:2]]
+        self._masked = problem.mask != "all"
+        present = *(self._masked,) * 3, problem.bias != "none", self._takes_sink, problem.core == "tanh_sum", *sides
         self._slots = tuple(
             (_Operands._fields.index(name), place, name, _DTYPES.get(name, torch.float32))
             for place, name in enumerate(_KERNEL_ORDER)
             if present[place]
         )
-        self._looks_up = problem.normalizer == "hard"
-        # Equal keys have equal scores where the kernel computes them, and where all scores are equal.
-        self._ties = key is not call.key and not problem.constant
-        # The kernel reads no hidden keys, but the gradient of an operand that is computed from NaN is NaN.
-        self._hides = problem.mask != "all" and (problem.gradient or self._looks_up) and not problem.constant
-        self._has_slope = not self._looks_up and shape != "BoxcarShape"
-        self._empty = np.empty(0, np.float32 if self._dtype == torch.float32 else np.uint16)
-        self._items, self._leading = problem.rows, problem.leading
-        self._output_shape = torch.Size((*problem.leading, problem.queries, problem.value_width))
-        shapes: tuple[torch.Size, ...] = query.shape, key.shape, call.value.shape
-        if not self._as_given:
-            shapes = tuple(torch.Size((*problem.leading, *shape[-2:])) for shape in shapes)
-        # The kernel finds rows that see nothing by ranges of keys alone.
-        self._hides_queries = self._as_given and problem.mask == "dense" and problem.gradient
-        if self._hides_queries:
-            shapes = torch.Size((*problem.leading, *query.shape[-2:])), *shapes[1:]
-        self._shapes = shapes
-        width = prepared.query.shape[-1]
-        self._sizes = problem.queries, problem.keys, width, problem.value_width, query.shape[-1], key.shape[-1]
-        self._layouts: dict[Any, _Layout] = {}
-        codes = _CORES[problem.core], _SHAPES.index(shape), _RULES[problem.normalizer]
-        self._numbers = *codes, self._scale, number_of(problem.pointwise), self._alpha
+        self.learned, self.saved = (_LEARNED, _TENSORS) if self._slots else (3, 3)
         padded = tuple(-size // 16 * -16 for size in self._sizes)
         queries, keys = padded[:2]
-        others = ((2 * keys + 2,), np.float64), ((queries + queries // 8, 2), np.uint64)
+        others = ((queries + 3 * keys + 1,), np.float64), ((queries + queries // 8, 2), np.uint64)
         passes, self._parts = [], []
         parts_of: Callable[..., tuple[int, ...]] = short_kernel.scratch_parts
-        for backward, kernel in enumerate((short_kernel.forward, short_kernel.backward)):
+        for backward, kernels in enumerate((short_kernel.forward, short_kernel.backward)):
             ends = np.cumsum([0, *parts_of(*padded, *sides, bool(backward))]).tolist()
             self._parts.append(ends)
             scratch = ((ends[-1],), np.float32), *others
-            passes.append(_Pass(kernel[self._dtype.itemsize], scratch, _microseconds(problem, bool(backward))))
+            kernel = kernels[self._dtype.itemsize]
+            passes.append(_Pass(kernel, kernel.at(np.float32), scratch, _microseconds(problem, bool(backward))))
         self._passes = tuple(passes)
 
     def output(self, call: Call) -> Tensor:
@@ -340,9 +371,11 @@ class _Bound:
         if not self.problem.gradient:
             return self.converted(self.forward(operands)[0])
         # Under `hard`, queries and keys only select a value: their gradients are 0.
-        scored = call.scored() if self._looks_up and not self._as_given else ()
+        selects = self._looks_up and (self._columnless is not None or not self._as_given)
+        scored = call.scored() if selects else ()
         decide = [x for x in scored if isinstance(x, Tensor) and x.requires_grad]
-        output: Tensor = _Short.apply(self, operands, *operands[:_LEARNED], *decide)  # type: ignore[no-untyped-call]
+        learned = operands[: self.learned]
+        output: Tensor = _Short.apply(self, operands, *learned, *decide)  # type: ignore[no-untyped-call]
         return self.converted(output)
 
     def converted(self, output: Tensor) -> Tensor:
@@ -351,8 +384,12 @@ class _Bound:
 
     def operands(self, call: Call) -> _Operands:
         """Return what the kernel reads of a call."""
+        if self._regroups:
+            call = call.in_groups()
         query, key, value, vector, of_query, of_key = call.query, call.key, call.value, None, None, None
-        if self._mapped:
+        if self._columnless is not None:
+            query, key = self._columnless
+        elif self._mapped:
             maps = call.score.maps
             assert maps is not None
             of_query, of_key, vector = _float(maps.query), _float(maps.key), _float(maps.vector)
@@ -362,19 +399,18 @@ class _Bound:
             query = call.without_hidden_keys(keys=False).query.expand(self._shapes[0])
         if not (self._slots or self.problem.dropout):
             return _Operands(query, key, value, *_ABSENT, _NOTHING, call.visibility, None, 0.0)
-        drop = _NOTHING if call.seed is None else _drop(call.seed, call.dropout)
-        learned = query, key, value, self._sink(call), vector, _float(call.bias_tensor), of_query, of_key
-        (first, last), mask = call.visibility.bounds or (None, None), call.visibility.dense
-        return _Operands(*learned, first, last, mask, drop, call.visibility, call.seed, call.dropout)
+        visibility, seed = call.visibility, call.seed
+        drop = _NOTHING if seed is None else _drop(seed, call.dropout)
+        sink = self._sink(call) if self._takes_sink else None
+        learned = query, key, value, sink, vector, _float(call.bias_tensor), of_query, of_key
+        (first, last), mask = visibility.bounds or (None, None), visibility.dense
+        return _Operands(*learned, first, last, mask, drop, visibility, seed, call.dropout)
 
     def _prepared(self, call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Return query, key and value as the core takes them, and the vector of `tanh_sum`."""
         if self._hides:
             call = call.without_hidden_keys()
-        if self._ones is not None:
-            prepared = Operands(*self._ones)
-        else:
-            prepared = _to_look_up(call, self._ties) if self._looks_up else call.score.prepare(call.query, call.key)
+        prepared = _to_look_up(call, self._ties) if self._looks_up else call.score.prepare(call.query, call.key)
         query, key, scale = prepared.with_number()
         assert scale == self._scale
         operands = query, key, call.value
@@ -385,10 +421,8 @@ class _Bound:
         query, key, value = (x if x.shape == shape else x.expand(shape) for x, shape in pairs)
         return query, key, value, prepared.vector
 
-    def _sink(self, call: Call) -> Tensor | None:
-        """Return the sink of each item, or the bias of a sigmoid, broadcasting to the leading shape; None if none."""
-        if not self._takes_sink:
-            return None
+    def _sink(self, call: Call) -> Tensor:
+        """Return the sink of each item, or the bias of a sigmoid, broadcasting to the leading shape."""
         sink = torch.as_tensor(normalizer_parts(call.normalizer)[1], dtype=torch.float32, device="cpu")
         # The kernels read −inf as no sink.
         return torch.where(sink > _LARGEST, _LARGEST, sink)
@@ -409,30 +443,48 @@ class _Bound:
         """Return the gradients of the operands that are needed; those of query, key and value always."""
         tensors = self._checked(operands)
         grad = memory_of(grad, "grad", self._dtype, self._output_shape)
-        query, key, value = operands[:3]
         # A step has no slope, and the kernel writes no gradient of what it is computed from.
-        like = self._like if self._has_slope else torch.zeros_like
-        gradients: list[Tensor | None] = [like(query), like(key), self._like(value), *[None] * (_LEARNED - 3)]
+        like = self._like if self._has_slope else _zeros_like
+        gradients: list[Tensor | None] = [like(operands.query, 0), like(operands.key, 1), self._like(operands.value, 2)]
         if self._slots:
-            queries, keys, width, *_ = self._sizes
-            if operands.sink is not None and self.problem.normalizer == "softmax":
-                gradients[3] = torch.empty(self._leading, dtype=torch.float64, device="cpu")
-            if needed[4]:
-                gradients[4] = grad.new_zeros(*self._leading, width, dtype=torch.float32)
-            if needed[5]:
-                gradients[5] = grad.new_empty(*self._leading, queries, keys, dtype=torch.float32)
-            weights = operands.query_weight, operands.key_weight
-            gradients[6:] = (None if x is None else torch.zeros_like(x) for x in weights)
-        layout = self._layout(tensors, grad, *gradients[:3], *gradients[6:])
+            gradients += self._gradients_of_slots(operands, needed, grad)
         addresses = [0 if x is None else x.data_ptr() for x in gradients]
-        addresses[3:6] = addresses[3], addresses[5], addresses[4]
+        layout = self._layout(tensors, grad, gradients)
+        if self._slots:
+            addresses[3:6] = addresses[3], addresses[5], addresses[4]
+        else:
+            addresses += _NO_GRADIENTS
+        if self._looks_up:
+            addresses[3:] = _NO_GRADIENTS
         self._passes[1].run(self._items, self._arguments(operands, tensors, layout, (grad.data_ptr(), *addresses)))
-        return tuple(map(_summed, gradients, operands))
+        if all(self._whole) and not self._slots:
+            return tuple(gradients)
+        return tuple(map(self._summed, gradients, operands))
 
-    def _like(self, x: Tensor) -> Tensor:
-        """Return memory for the gradient of a tensor, with all leading dimensions."""
-        same = x.shape[:-2] == self._leading
-        return torch.empty_like(x) if same else x.new_empty(*self._leading, *x.shape[-2:])
+    def _gradients_of_slots(self, operands: _Operands, needed: Sequence[bool], grad: Tensor) -> list[Tensor | None]:
+        """Return memory for the gradients of the operands that follow the values."""
+        queries, keys, width, *_ = self._sizes
+        sink = vector = bias = None
+        leading = self.problem.leading
+        if operands.sink is not None and self.problem.normalizer == "softmax":
+            sink = torch.empty(leading, dtype=torch.float64, device="cpu")
+        if needed[4]:
+            vector = grad.new_zeros(*leading, width, dtype=torch.float32)
+        if needed[5] and operands.bias is not None:
+            shape = *leading, queries, keys
+            bias = torch.zeros_like(operands.bias) if self._looks_up else grad.new_empty(shape, dtype=torch.float32)
+        weights = operands.query_weight, operands.key_weight
+        return [sink, vector, bias, *(None if x is None else torch.zeros_like(x) for x in weights)]
+
+    def _summed(self, gradient: Tensor | None, x: Any) -> Tensor | None:
+        """Return the gradient of an operand that was broadcast, or that each head of a group has."""
+        if self._heads is not None and gradient is not None and gradient.shape[:-2] == self._leading != x.shape[:-2]:
+            gradient = gradient.unflatten(-3, self._heads).sum(-3)
+        return _summed(gradient, x)
+
+    def _like(self, x: Tensor, place: int) -> Tensor:
+        """Return memory for the gradient of query, key or value, with all leading dimensions."""
+        return torch.empty_like(x) if self._whole[place] else x.new_empty(*self._leading, *x.shape[-2:])
 
     def _checked(self, operands: _Operands) -> list[Tensor | None]:
         """Return the tensors, whose types, sizes and devices are those that the kernel will read."""
@@ -446,39 +498,59 @@ class _Bound:
             tensors.append(x if x is None else memory_of(x, name, kind))
         return tensors
 
-    def _layout(self, tensors: list[Tensor | None], *results: Tensor | None) -> _Layout:
+    def _layout(
+        self, tensors: list[Tensor | None], grad: Tensor | None = None, gradients: Sequence[Tensor | None] = ()
+    ) -> _Layout:
         """Return the table of sizes and strides of a call, which is made once for all calls with the same strides."""
-        # The shapes of query, key, value and results are those of the problem; the others may broadcast in other ways.
-        strides: Any = tuple([None if x is None else x.stride() for x in (*tensors, *results)])
-        if self._slots:
-            strides = strides, tuple([None if x is None else x.shape for x in tensors[3:]])
+        # The mechanism's shapes are those of the problem, and the strides of gradients follow from what they are
+        # gradients of; masks may broadcast in several ways.
+        table = [None if x is None else x.stride() for x in tensors]
+        if grad is not None:
+            table.append(grad.stride())
+        if self._masked:
+            table += [None if x is None else x.shape for x in tensors[3:6]]
+        strides = tuple(table)
         layout = self._layouts.get(strides)
         if layout is None:
             if len(self._layouts) >= _LAYOUTS:
                 self._layouts.clear()
-            layout = self._layouts[strides] = self._laid_out(tensors, results)
+            layout = self._layouts[strides] = self._laid_out(tensors, grad, gradients)
         return layout
 
-    def _laid_out(self, tensors: list[Tensor | None], results: tuple[Tensor | None, ...]) -> _Layout:
+    def _laid_out(
+        self, tensors: list[Tensor | None], grad: Tensor | None, gradients: Sequence[Tensor | None]
+    ) -> _Layout:
         query = tensors[0]
         assert query is not None
         output = self._output_strides(query)
-        grad, *gradients = results or (None,) * 6
+        of_maps = gradients[6:] or (None, None)
         others = dict(zip((name for _, _, name, _ in self._slots), tensors[3:], strict=True))
         # The range of a row is a matrix of one column, and under a sum a matrix is one row.
         ends = {name: x[..., None] for name in ("first", "last") if (x := others.get(name)) is not None}
         matrix = 1 if self.problem.core == "relu_sum" else 2
         last = {"sink": 0, "vector": 1, "query_weight": matrix, "key_weight": matrix}
-        out = self._strides(grad, 2) if grad is not None else self._over_items(self._output_shape, output, 2)
-        strides = [*(self._strides(x, 2) for x in tensors[:3]), out]
+        out = self._of_heads(self._output_shape, output if grad is None else grad.stride())
+        strides = [*(self._of_heads(x.shape, x.stride()) for x in tensors[:3] if x is not None), out]
         strides += [self._strides(ends.get(name, others.get(name)), last.get(name, 2)) for name in _KERNEL_ORDER]
-        strides += [self._strides(x, 2 if place < 3 else matrix) for place, x in enumerate(gradients)]
-        table = [*(1, 1, *self._leading)[-2:], *self._sizes, *chain(*strides), *self._parts[bool(results)]]
+        strides += [[0] * 5 if x is None else self._of_heads(x.shape, x.stride()) for x in gradients[:3] or [None] * 3]
+        strides += [self._strides(x, matrix) for x in of_maps]
+        parts = self._parts[grad is not None]
+        table = [*(1, 1, *self.problem.leading)[-2:], *self._sizes, *chain(*strides), *parts]
         return _Layout(np.array(table, np.int64).view(np.uint64), output)
 
     def _strides(self, x: Tensor | None, last: int) -> list[int]:
         """Return the strides of a tensor over three leading dimensions, rows and columns; 0 where it broadcasts."""
         return [0] * 5 if x is None else self._over_items(x.shape, x.stride(), last)
+
+    def _of_heads(self, shape: Sequence[int], strides: Sequence[int]) -> list[int]:
+        """Return `_strides` of query, key, value or output, whose heads may be in groups."""
+        if self._heads is not None:
+            groups, repeats = self._heads
+            # A group's queries share the head of its keys.
+            split = (groups, repeats) if shape[-3] == groups * repeats else (shape[-3], 1)
+            shape = *shape[:-3], *split, *shape[-2:]
+            strides = *strides[:-3], strides[-3] * split[1], strides[-3], *strides[-2:]
+        return self._over_items(shape, strides, 2)
 
     def _over_items(self, shape: Sequence[int], strides: Sequence[int], last: int) -> list[int]:
         steps = [0 if size == 1 else stride for size, stride in zip(shape, strides, strict=True)]
@@ -511,32 +583,42 @@ class _Bound:
 
     def with_graph(self, operands: _Operands, needed: Sequence[bool], grad: Tensor) -> list[Tensor | None]:
         """Return the gradients of the operands with a graph."""
-        rank, problem = len(self._leading), self.problem
+        problem = self.problem
+        leading, rank = problem.leading, len(problem.leading)
         query, key, value, sink, vector, bias = operands[:6]
+        needed = [*needed, *[False] * (_LEARNED - len(needed))]
+        if self._heads is not None:
+            query, key, value = query.unflatten(-3, self._heads), key.unsqueeze(-3), value.unsqueeze(-3)
+            grad = grad.unflatten(-3, self._heads)
         # Under a sum, a matrix is one row.
         rows = -2 if problem.core == "relu_sum" else None
         weights = [
             x if x is None or rows is None else x.unsqueeze(rows) for x in (operands.query_weight, operands.key_weight)
         ]
+        if self._columnless is not None:
+            query, key = (x.new_ones(*x.shape[:-1], 1) for x in (query, key))
         if self._mapped:
             # The products with matrices read every row, where the kernel reads those that are seen.
             query, key, value = without_hidden(operands.visibility, query, key, value)
         sources = (wide(query), wide(key)) if self._mapped else (query, key)
-        query, key = (x if w is None else x @ w.mT for x, w in zip(sources, weights, strict=True))
+        if self._unit:
+            query, key = map(unit, sources)
+        else:
+            query, key = (x if w is None else x @ w.mT for x, w in zip(sources, weights, strict=True))
         parameter = None if sink is None else full_rank(sink[..., None, None], rank + 2)
         if self._name == "entmax":
             parameter = torch.tensor(self._alpha, dtype=torch.float64, device="cpu")
         terms = Terms(
-            query.expand(*self._leading, *query.shape[-2:]),
+            query.expand(*leading, *query.shape[-2:]),
             full_rank(key, rank + 2),
             full_rank(value, rank + 2),
             vector=None if vector is None else full_rank(vector, rank + 1),
             parameter=parameter,
             bias=None if bias is None else full_rank(bias, rank + 2),
         )
-        ties = first_equals(operands.key) if problem.normalizer == "hard" else None
+        ties = first_equals(sources[1]) if problem.normalizer == "hard" else None
         factor, dropout = self._scale, operands.dropout
-        mechanism = Mechanism(problem.core, problem.pointwise, self._name, factor, dropout, False, self._leading)
+        mechanism = Mechanism(problem.core, problem.pointwise, self._name, factor, dropout, False, leading)
         sides = needed[0] or needed[6], needed[1] or needed[7]
         d_query, d_key, d_value, _, d_vector, d_sink, d_bias, *_ = differentiable_gradients(
             mechanism,
@@ -553,21 +635,46 @@ class _Bound:
             if weight is not None and gradient is not None:
                 d_sides[side], d_weight = gradient @ weight, gradient.mT @ sources[side]
                 d_weights[side] = d_weight if rows is None else d_weight.squeeze(rows)
-        gradients = *d_sides, d_value, d_sink, d_vector, d_bias, *d_weights
-        return [_summed(g, x) for g, x in zip(gradients, operands, strict=False)]
+            if self._unit and gradient is not None:
+                d_sides[side] = _through_unit(sources[side], gradient)
+        gradients = [*d_sides, d_value, d_sink, d_vector, d_bias, *d_weights]
+        if self._heads is not None:
+            gradients[:3] = (
+                x if x is None else x.expand(*leading, *x.shape[-2:]).flatten(-4, -3) for x in gradients[:3]
+            )
+        return [self._summed(g, x) for g, x in zip(gradients[: self.learned], operands, strict=False)]
 
 
 def _maps(problem: Problem, call: Call) -> Maps | None:
     """Return the matrices that map queries and keys, if the kernel applies them: on one thread, and to narrow rows."""
     maps = call.score.maps
-    widest = max(call.query.shape[-1], call.key.shape[-1])
-    number = maps is not None and not isinstance(maps.scale, Tensor)
-    return maps if number and widest <= WIDEST and _alone(problem) else None
+    if maps is None or isinstance(maps.scale, Tensor):
+        return None
+    narrow = max(call.query.shape[-1], call.key.shape[-1]) <= WIDEST
+    return maps if maps.unit or (narrow and _alone(problem)) else None
 
 
-def _float(x: Any) -> Any:
-    """Return a tensor in float32; anything else as it is."""
-    return x.float() if isinstance(x, Tensor) and x.dtype != torch.float32 else x
+def _heads_as_given(problem: Problem, call: Call) -> tuple[int, int] | None:
+    """Return the groups of heads, G and H/G, of a call that holds tensors as the caller gave them."""
+    groups = call.visibility.groups
+    return groups if groups is not None and call.query.ndim == len(problem.leading) + 1 else None
+
+
+def _through_unit(x: Tensor, gradient: Tensor) -> Tensor:
+    """Return the gradient of x from that of x/‖x‖, with a graph."""
+    with torch.enable_grad():
+        source = x if x.requires_grad else x.detach().requires_grad_()
+        slope: Tensor = torch.autograd.grad(unit(source), source, gradient, create_graph=True)[0]
+    return slope
+
+
+def _zeros_like(x: Tensor, _: int) -> Tensor:
+    return torch.zeros_like(x)
+
+
+def _float(x: Tensor | None) -> Tensor | None:
+    """Return a tensor in float32."""
+    return x if x is None or x.dtype is torch.float32 else x.float()
 
 
 def _to_look_up(call: Call, ties: bool) -> Operands:
@@ -597,30 +704,30 @@ def _summed(gradient: Tensor | None, x: Any) -> Tensor | None:
 
 def _gradients_with_graph(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     """Return the gradients with a graph."""
-    operands, zeros = _saved(ctx)
-    return (None, None, *ctx.bound.with_graph(operands, ctx.needs_input_grad[2:], grad), *zeros)
+    operands, needed, zeros = _saved(ctx)
+    return (None, None, *ctx.bound.with_graph(operands, needed, grad), *zeros)
 
 
-def _saved(ctx: Any) -> tuple[_Operands, list[Tensor]]:
-    """Return the operands of a forward pass, and zeros for each tensor that decides only which value is read."""
-    tensors = ctx.saved_tensors
-    operands = _Operands(*tensors[:_TENSORS], *ctx.others)
-    return operands, [torch.zeros_like(x) for x in tensors[_TENSORS:]]
+def _saved(ctx: Any) -> tuple[_Operands, Sequence[bool], list[Tensor]]:
+    """Return the operands of a forward pass, which need gradients, and the gradients of what only selects values."""
+    tensors, bound = ctx.saved_tensors, ctx.bound
+    operands = _Operands(*tensors[: bound.saved], *ctx.others)
+    return operands, ctx.needs_input_grad[2 : 2 + bound.learned], [torch.zeros_like(x) for x in tensors[bound.saved :]]
 
 
 class _Short(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, bound: _Bound, operands: _Operands, *inputs: Tensor | None) -> Tensor:
         # What the backward pass reads again is saved: PyTorch then detects changes in place.
-        ctx.save_for_backward(*operands[:_TENSORS], *inputs[_LEARNED:])
-        ctx.bound, ctx.others = bound, operands[_TENSORS:]
+        ctx.save_for_backward(*operands[: bound.saved], *inputs[bound.learned :])
+        ctx.bound, ctx.others = bound, operands[bound.saved :]
         return bound.forward(operands)[0]
 
     @staticmethod
     @differentiable_by(_gradients_with_graph)
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        operands, zeros = _saved(ctx)
-        return (None, None, *ctx.bound.backward(operands, ctx.needs_input_grad[2:], grad), *zeros)
+        operands, needed, zeros = _saved(ctx)
+        return (None, None, *ctx.bound.backward(operands, needed, grad), *zeros)
 
 
 SHORT_PRODUCTS = Algorithm(
@@ -634,6 +741,7 @@ SHORT_PRODUCTS = Algorithm(
     kernels=available.why_no_register_kernels,
     reads_hidden_keys=False,
     bind=bind,
+    by_strides=True,
 )
 SHORT = replace(
     SHORT_PRODUCTS,

@@ -30,7 +30,7 @@ from qkv.algorithms.rowwise.weights_kernel import BOXCAR, LINEAR, MEAN, SOFTMAX,
 from qkv.compiled.codegen import intrinsic, ir, types
 from qkv.compiled.dropout import is_dropped, row_bits
 from qkv.compiled.kernels import Kernel, helper, inlined
-from qkv.linalg.padded_rows import clear, load, round_up, store
+from qkv.linalg.padded_rows import clear, dot_row, load, products_of, round_up, squares_of, store
 from qkv.linalg.small_matmul import (
     BLOCK,
     LANES,
@@ -41,15 +41,17 @@ from qkv.linalg.small_matmul import (
     multiply_rows,
     multiply_transposed,
     multiply_visible,
+    sums_to_panels,
     tanh_to_panels,
     transpose_to_panels,
     weighted_differences,
 )
 
 IDENTITY, SIGMOID, HARD, ENTMAX = 3, 5, 6, 7
-DOT, DISTANCE, RELU_SUM, TANH_SUM = 0, 1, 2, 3
+DOT, DISTANCE, RELU_SUM, TANH_SUM, COSINE = 0, 1, 2, 3, 4
 # Exact in float32; a Python float would promote float32 to float64.
 ZERO, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)
+N2 = np.uint64(2)
 
 QUERY, KEY, VALUE, OUT, FIRST, LAST, MASK, BIAS, PARAMETER, VECTOR, QUERY_WEIGHT, KEY_WEIGHT, *_GRADIENTS = range(
     8, 93, 5
@@ -317,13 +319,16 @@ def _score(core, s, to, padded_keys, q, padded_width, t, ranges, block, vector):
         distances_to_panels(s, to, padded_keys, q, padded_width, t, ranges, block, q)
     elif core == TANH_SUM:
         tanh_to_panels(s, to, padded_keys, q, padded_width, t, ranges, block, vector)
+    elif core == RELU_SUM:
+        # (q, 1) and (1, k) are the first two columns.
+        sums_to_panels(s, to, padded_keys, q, padded_width, t, N1, ranges, block)
     else:
         multiply_panels(s, to, padded_keys, q, padded_width, t, ranges, block, q)
 
 
 @helper
 def _add_ones(q, k, padded_width, queries, low, high):
-    """(q), (k) → (q, 1), (1, k), whose dot product is q + k, rounded once."""
+    """(q), (k) → (q, 1), (1, k), so that products with the gradient of q + k sum it over rows and over columns."""
     for r in range(queries):
         q[r * padded_width + N1] = ONE
     for r in range(low, high):
@@ -343,6 +348,12 @@ def _load_weight(sizes, item, first, weight, strides, of_row, by, rows, columns,
 def _map_rows(sizes, item, start, weight, strides, x, rows, columns, to, width, padded_width, table):
     """to ← x·Wᵀ."""
     by_row, by, padded = sizes[strides + 3], sizes[strides + 4], round_up(columns)
+    if width == N1:
+        _load_weight(sizes, item, start, weight, strides, by_row, by, N1, columns, table, padded)
+        clear(to, N0, rows * padded_width)
+        for r in range(rows):
+            to[r * padded_width] = dot_row(x, r * padded, table, padded)
+        return
     _load_weight(sizes, item, start, weight, strides, by, by_row, columns, width, table, padded_width)
     for r in range(N0, rows, BLOCK):
         multiply_rows(
@@ -387,6 +398,26 @@ def _store_gradient(
 
 
 @helper
+def _to_unit(x, rows, width, inverses, at):
+    """x ← x/‖x‖, 0 where x is 0; write 1/‖x‖, or 0, for each row. In float64 no square overflows or underflows."""
+    for r in range(rows):
+        norm = np.sqrt(squares_of(x, r * width, width))
+        inverse = 1.0 / norm if norm != 0.0 else 0.0
+        inverses[at + r] = inverse
+        for c in range(r * width, (r + N1) * width):
+            x[c] = np.float32(np.float64(x[c]) * inverse)
+
+
+@helper
+def _from_unit(d, u, rows, width, inverses, at):
+    """d ← (d − u(u·d))/‖x‖, the gradient of x from that of u = x/‖x‖."""
+    for r in range(rows):
+        along = products_of(d, u, r * width, width)
+        for c in range(r * width, (r + N1) * width):
+            d[c] = np.float32((np.float64(d[c]) - np.float64(u[c]) * along) * inverses[at + r])
+
+
+@helper
 def _write_bias_gradient(d, at, d_bias, start, keys):
     gradients = _floats_at(d_bias, 0)
     for k in range(keys):
@@ -396,7 +427,7 @@ def _write_bias_gradient(d, at, d_bias, start, keys):
 @inlined
 def _load_operands(
     sizes, item, start, core, like, query, key, value, first, last, mask, vector, query_weight, key_weight, floats,
-    ends, ranges, seen,
+    ends, ranges, seen, inverses,
 ):  # fmt: skip
     """Copy an item's operands, zeros for what no query sees and for queries that see nothing, and map them."""
     queries, keys, width, value_width, columns, of_key = sizes[2], sizes[3], sizes[4], sizes[5], sizes[6], sizes[7]
@@ -430,6 +461,9 @@ def _load_operands(
         )  # fmt: skip
     if core == RELU_SUM:
         _add_ones(q, k, padded_width, queries, low, high)
+    elif core == COSINE:
+        _to_unit(q, queries, padded_width, inverses, N0)
+        _to_unit(k, keys, padded_width, inverses, queries)
     if vector != N0:
         weight = _part(floats, sizes, 7)
         _load_item(sizes, item, weight, vector, VECTOR, N0, N1, width, weight, padded_width, N1)
@@ -464,7 +498,7 @@ def _forward(
         start, stop: the range of items, counted over three leading dimensions.
         sizes: the last two leading dimensions, Q, K, F, V, and the widths of query and key, D and E, which are F where
             they are not mapped; then the strides of all tensors; then where the parts of `floats` begin.
-        core: the number of a core: products, squared distances, sums, or sums of tanh.
+        core: the number of a core: products, squared distances, sums, sums of tanh, or products of unit vectors.
         shape, number: the function that follows, as in `weights_kernel` and `row_registers_kernel`, and its number.
         rule: the number of a normalizer, as there or above.
         scale: multiplies the products.
@@ -479,8 +513,8 @@ def _forward(
         state: the address of the row states, (items, Q), float64; 0 if not requested.
         drop: seed, threshold and the bits of 1/(1 − p) of dropout; empty for none.
         like: an empty array of the operands' type.
-        floats, doubles, rows: scratch of this thread: `scratch_parts`; (K + 1) numbers, and K more; two for each row,
-            and for each eight rows.
+        floats, doubles, rows: scratch of this thread: `scratch_parts`; (K + 1) numbers, K more, and Q + K; two for each
+            row, and for each eight rows.
     """
     queries, keys, width, value_width = sizes[2], sizes[3], sizes[4], sizes[5]
     padded_rows, padded_keys = round_up(queries), round_up(keys)
@@ -489,12 +523,13 @@ def _forward(
     q, k, v = _part(floats, sizes, 0), _part(floats, sizes, 1), _part(floats, sizes, 2)
     weight, columns, t = _part(floats, sizes, 7), _part(floats, sizes, 8), _part(floats, sizes, 9)
     s, o = _part(floats, sizes, 10), _part(floats, sizes, 11)
-    near, seen = doubles[: keys + N1], doubles[keys + N1 :].view(np.uint64)
+    near, seen = doubles[: keys + N1], doubles[keys + N1 : N2 * keys + N1].view(np.uint64)
+    inverses = doubles[N2 * keys + N1 :]
     states, parameters = _doubles_at(state, 0), _floats_at(parameter, 0)
     for item in range(start, stop):
         _load_operands(
             sizes, item, start, core, like, query, key, value, first, last, mask, vector, query_weight, key_weight,
-            floats, ends, ranges, seen,
+            floats, ends, ranges, seen, inverses,
         )  # fmt: skip
         transpose_to_panels(k, padded_keys, padded_width, t)
         sink = np.float32(-np.inf)
@@ -548,7 +583,8 @@ def _backward(
     s, g, u, d = _part(floats, sizes, 10), _part(floats, sizes, 11), _part(floats, sizes, 12), _part(floats, sizes, 13)
     x, spare, d_weight = _part(floats, sizes, 14), _part(floats, sizes, 15), _part(floats, sizes, 16)
     to_query, to_key, m = _part(floats, sizes, 17), _part(floats, sizes, 18), _part(floats, sizes, 19)
-    near, seen = doubles[: keys + N1], doubles[keys + N1 :].view(np.uint64)
+    near, seen = doubles[: keys + N1], doubles[keys + N1 : N2 * keys + N1].view(np.uint64)
+    inverses = doubles[N2 * keys + N1 :]
     parameters, d_parameters = _floats_at(parameter, 0), _doubles_at(d_parameter, 0)
     # The gradient of ‖q − k‖² with respect to q is 2(q − k).
     factor = scale * TWO if core == DISTANCE else scale
@@ -557,7 +593,7 @@ def _backward(
     for item in range(start, stop):
         _load_operands(
             sizes, item, start, core, like, query, key, value, first, last, mask, vector, query_weight, key_weight,
-            floats, ends, ranges, seen,
+            floats, ends, ranges, seen, inverses,
         )  # fmt: skip
         _load_item(sizes, item, like, grad, OUT, N0, queries, value_width, g, padded_value_width, padded_rows)
         if first != N0 or last != N0:
@@ -621,6 +657,8 @@ def _backward(
                 multiply_transposed(
                     t, padded_width, padded_keys, d, padded_keys, q, ranges, padded_rows, k, differences
                 )
+                if core == COSINE:
+                    _from_unit(t, k, keys, padded_width, inverses, queries)
             _store_gradient(
                 sizes, item, start, like, t, column, mapped_k, keys, sizes[7], width, padded_width, key_weight,
                 KEY_WEIGHT, to_key, m, d_key_weight, D_KEY_WEIGHT, d_key, D_KEY,
@@ -636,6 +674,8 @@ def _backward(
                         )  # fmt: skip
                     else:
                         multiply_visible(t, to, padded_width, d, row, padded_keys, k, ranges, block)
+            if core == COSINE:
+                _from_unit(t, q, queries, padded_width, inverses, N0)
             _store_gradient(
                 sizes, item, start, like, d_q, N0, mapped_q, queries, sizes[6], width, padded_width, query_weight,
                 QUERY_WEIGHT, to_query, m, d_query_weight, D_QUERY_WEIGHT, d_query, D_QUERY,

@@ -20,6 +20,8 @@ from qkv.engine.work import memory_traffic
 from qkv.masks.lower import Visibility
 from qkv.scores.base import HALVES, wide
 from qkv.scores.pointwise import Linear
+from qkv.scores.products import ScaledDot
+from qkv.values.execution import sizes_vary
 
 DENSE_LIMIT = 1 << 22
 """The largest mask or position bias, in numbers over all batch items, that may be materialized as a matrix."""
@@ -105,6 +107,7 @@ def work(problem: Problem) -> Work:
         "pairs in half precision": pairs if narrow else 0,
         "operations in float64": operations if problem.dtype.itemsize == 8 else 0,
         "added tables": 1 if added else 0,
+        "calls with heads in groups": 1 if problem.repeats > 1 else 0,
         **memory_traffic(problem),
     }
     passes = 7 if problem.gradient else 2
@@ -215,6 +218,7 @@ class KernelInputs(NamedTuple):
         mask: bool or a bias, (..., Q or 1, K) of rank two or four; None if nothing is masked or the mask is causal.
         causal: whether query i sees only the keys j ≤ i.
         scale: factor of the dot products.
+        by_width: whether the factor is 1/√F, which PyTorch finds for any width; it takes a number for a constant.
     """
 
     query: Tensor
@@ -223,15 +227,27 @@ class KernelInputs(NamedTuple):
     mask: Tensor | None
     causal: bool
     scale: float
+    by_width: bool = False
 
 
 def kernel_inputs(problem: Problem, call: Call, products: Products) -> KernelInputs:
     """Reshape inputs to (batch, heads, length, width) and pad to one width, as PyTorch's kernel requires."""
     alignment = ALIGNMENT if problem.device == "cuda" else 1
+    products, by_width = _of_any_width(call, products) if sizes_vary() else (products, False)
     (query, key, value), leading = _one_width(products, alignment), problem.leading
     mask, causal = _mask(problem, call, query.dtype)
     by_heads = by_head(query, leading), by_head(key, leading), by_head(value, leading)
-    return KernelInputs(*by_heads, mask, causal, products.scale)
+    return KernelInputs(*by_heads, mask, causal, products.scale, by_width)
+
+
+def _of_any_width(call: Call, products: Products) -> tuple[Products, bool]:
+    """Return products with which a graph serves any width, and whether their scale is 1/√F."""
+    query, score = products.query, call.score
+    if not isinstance(score, ScaledDot) or score.scale is not None or query.dtype in HALVES:
+        return products, False
+    if query.shape[-1] == products.value.shape[-1]:
+        return products, True
+    return products._replace(query=query * products.scale, scale=1.0), False
 
 
 def attend(problem: Problem, call: Call, products: Products, backend: str) -> Result | None:
@@ -248,7 +264,7 @@ def attend(problem: Problem, call: Call, products: Products, backend: str) -> Re
     inputs = kernel_inputs(problem, call, products)
     if not _calls_kernel(problem):
         return finish(problem, call, by_pytorch(problem, inputs), None)
-    output, lse = flash_operators.forward(*inputs)
+    output, lse = flash_operators.forward(*inputs[:6])
     if not trusted(problem, call, inputs, lse):
         return None
     if problem.gradient:
@@ -264,7 +280,8 @@ def by_pytorch(problem: Problem, inputs: KernelInputs, sink: Tensor | None = Non
         inputs: its tensors.
         sink: a first key and its value, (B, H, 1, F) each, that every row sees besides; None for none.
     """
-    query, key, value, mask, causal, scale = inputs
+    query, key, value, mask, causal, number, by_width = inputs
+    scale = None if by_width else number
     if sink is not None:
         key, value = torch.cat([sink, key], -2), F.pad(value, (0, 0, 1, 0))
         mask = None if mask is None else F.pad(mask, (1, 0), value=mask.dtype == torch.bool)

@@ -84,7 +84,7 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     products = flash.operands(problem, call)
     inputs = flash.kernel_inputs(problem, call, products)
     with torch.no_grad():
-        output, lse = flash_operators.forward(*inputs)
+        output, lse = flash_operators.forward(*inputs[:6])
     if not flash.trusted(problem, call, inputs, lse):
         return blocked.run(problem, call)
     sink = _by_head(call.normalizer.sink, problem)

@@ -36,7 +36,7 @@ def refuses(problem: Problem) -> str | None:
             problem.core not in ("relu_sum", "distance"),
             f"the scores are {core_text(problem.core)}: their keys have no order",
         ),
-        (problem.core == "distance" and problem.width != 1, f"points of {problem.width} dimensions have no order"),
+        (problem.core == "distance" and problem.width != 1, "points of several dimensions have no order"),
         (problem.core == "distance" and not is_polynomial, f"{problem.pointwise} scores are not polynomials"),
         (problem.normalizer not in allowed, f"the normalizer is {problem.normalizer}"),
         (problem.sink, "the softmax has a sink"),

@@ -147,13 +147,15 @@ HELD_OUT = Grid(
 SCALED = "amd-zen5-avx512"
 """The table that Intel's is scaled from."""
 ON_A_LINE = ("boxcar_line", "epanechnikov_line")
+GROUPED = "grouped"
+"""Scaled dot products whose keys and values have half as many heads."""
 
 
 class Variant(NamedTuple):
     """A mechanism with a mask and a dtype.
 
     Attributes:
-        mechanism: a key of `MECHANISMS`.
+        mechanism: a key of `MECHANISMS`, or `GROUPED`.
         mask: of `MASKS`.
         dtype: of queries, keys and values.
     """
@@ -192,6 +194,7 @@ VARIANTS = (
         for name in ("alibi", "dropout", "softcap", "boxcar", "entmax", "concat_leaky", "identity")
     ),
     *(Variant(name, "lengths") for name in ("dropout", "sparsemax", "epanechnikov", "concat", "mean", "sigmoid")),
+    *(Variant(GROUPED, mask) for mask in ("all", "causal", "lengths")),
     *(Variant(name, "all", torch.float64) for name in ("scaled_dot", "additive", "entmax", "gaussian")),
     *(Variant(name, "all", torch.bfloat16) for name in ("scaled_dot", "softcap", "gaussian")),
     Variant("scaled_dot", "causal", torch.bfloat16),
@@ -243,13 +246,19 @@ class Problem(NamedTuple):
 def make(variant: Variant, size: Size, direction: str) -> Problem:
     """Draw a problem from a fixed seed."""
     torch.manual_seed(0)
-    mechanism = MECHANISMS[variant.mechanism]
+    grouped = variant.mechanism == GROUPED
+    mechanism = MECHANISMS["scaled_dot" if grouped else variant.mechanism]
     gradient = direction == DIRECTIONS[1]
+    shared = (*size.leading[:-1], size.leading[-1] // 2) if grouped else size.leading
     shapes = (size.queries, size.width), (size.keys, size.width), (size.keys, size.value_width)
-    tensors = tuple(torch.randn(*size.leading, *shape, dtype=variant.dtype) for shape in shapes)
+    tensors = tuple(
+        torch.randn(*heads, *shape, dtype=variant.dtype)
+        for heads, shape in zip((size.leading, shared, shared), shapes, strict=True)
+    )
     drawn = [x.detach().to(variant.dtype) if x.is_floating_point() else x for x in mechanism.parameters(size)]
     leaves = [x.requires_grad_() for x in (*tensors, *drawn) if x.is_floating_point()] if gradient else []
     options = {"mask": MASKS[variant.mask](size), "dropout": mechanism.dropout, **mechanism.given(*drawn)}
+    options |= {"enable_gqa": True} if grouped else {}
     upstream = torch.randn(*size.leading, size.queries, size.value_width, dtype=variant.dtype)
     return Problem(f"{variant}, {size}, {direction}", variant, options, tensors, leaves, upstream, size)
 
@@ -266,7 +275,7 @@ def problems(grid: Grid) -> Iterator[Problem]:
     for variant in VARIANTS:
         line = variant.mechanism in ON_A_LINE
         sizes = (*grid.all, *grid.plain) if variant == Variant(variant.mechanism) else grid.all
-        if variant.mechanism == "learned_bias":
+        if variant.mechanism in ("learned_bias", GROUPED):
             sizes = tuple(size for size in sizes if len(size.leading) > 1)
         for size in sizes:
             for direction in DIRECTIONS:
@@ -473,12 +482,13 @@ def write(coefficients: costs.Coefficients, name: str, processor: costs.Processo
     (TABLES / f"{name}.json").write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 
 
-def scaled(table: costs.Coefficients, rows: list[dict[str, Any]]) -> costs.Coefficients:
+def scaled(table: costs.Coefficients, rows: list[dict[str, Any]], untimed: Collection[str]) -> costs.Coefficients:
     """Return a table for a processor on which only backends were timed.
 
     Args:
         table: the coefficients of another processor.
         rows: of `results/choices.json`: mechanism, size, pass, and milliseconds of each backend on one thread.
+        untimed: names of algorithms that the table does not have from times of its own: they are newer than the rows.
     """
     ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in rows:
@@ -488,7 +498,9 @@ def scaled(table: costs.Coefficients, rows: list[dict[str, Any]]) -> costs.Coeff
             predictions = [
                 _predicted(algorithm.work(problem).counts, table[algorithm.name][direction])
                 for algorithm in algorithms_of(backend)
-                if algorithm.refuses(problem) is None and direction in table.get(algorithm.name, {})
+                if algorithm.refuses(problem) is None
+                and direction in table.get(algorithm.name, {})
+                and algorithm.name not in untimed
             ]
             if predictions:
                 ratios[backend, direction].append(1000 * ms / min(predictions))
@@ -673,11 +685,13 @@ def main() -> None:
             write(found, name, kind._replace(models=models_of(rows)), {**origin, **scaled_from})
             report(rows, found, partial(cheapest, coefficients=found))
         case "scale":
-            table = json.loads((TABLES / f"{SCALED}.json").read_text(encoding="utf-8"))["algorithms"]
+            stored = json.loads((TABLES / f"{SCALED}.json").read_text(encoding="utf-8"))
+            table, untimed = stored["algorithms"], {name.split(",")[0] for name in stored["measured"]["not timed here"]}
             rows = json.loads((RESULTS / "choices.json").read_text(encoding="utf-8"))
             origin = {"scaled from": SCALED, "times": len(rows), "of": "whole backends, on one thread"}
             found = corrected(
-                scaled(table, rows), json.loads((RESULTS / "short-intel-avx512.json").read_text(encoding="utf-8"))
+                scaled(table, rows, untimed),
+                json.loads((RESULTS / "short-intel-avx512.json").read_text(encoding="utf-8")),
             )
             write(found, "intel-avx512", costs.Processor("GenuineIntel", 6, (), "AVX512"), origin)
         case _:

@@ -45,7 +45,7 @@ ROUNDS, SECONDS = 15, 0.001
 DIRECTIONS = ("forward", "with backward")
 CONDITIONS = ("plain", "causal", "lengths", "dropout", "bias", "grouped")
 DROPOUT = 0.1
-AIM = 0.5
+AIM = 0.8
 """The least speed relative to the eager lines that is aimed at."""
 BEGIN, END = "<!-- small calls: begin, made by python -m benchmarks.overhead --write -->", "<!-- small calls: end -->"
 SHOWN = (

@@ -45,7 +45,7 @@ def test_sizes_at_the_edge(shape: tuple[int, ...]) -> None:
 
 
 def test_numbers_with_the_same_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ties, "_FEW", 0)
+    monkeypatch.setattr(ties, "FEW", 0)
     monkeypatch.setattr(ties, "_hashes", lambda key: torch.zeros(key.shape[:-1], dtype=torch.int64))
     key = torch.tensor([[1.0], [2.0], [1.0], [2.0]])
     assert first_equals(key).tolist() == [0, 1, 0, 3]
@@ -189,7 +189,7 @@ def test_few_keys_are_compared_as_many_are(dtype: torch.dtype, repeated: bool, m
         key[..., 5, :] = key[..., 2, :]
         key[..., 5, 1], key[..., 2, 1] = 0.0, -0.0
     few = first_equals(key)
-    monkeypatch.setattr(ties, "_FEW", 0)
+    monkeypatch.setattr(ties, "FEW", 0)
     many = first_equals(key)
     assert (few is None) == (many is None) == (not repeated)
     if few is not None:

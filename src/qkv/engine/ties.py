@@ -17,7 +17,7 @@ from qkv.masks.lower import Visibility
 from qkv.shapes import broadcasts_to
 from qkv.values.execution import has_plain_memory, readable
 
-_FEW = 1 << 10
+FEW = 1 << 10
 """How many keys may be compared as bytes in a set."""
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _GOLDEN = -0x61C8864680B583EB
@@ -45,7 +45,7 @@ def first_equals(key: Tensor, visibility: Visibility | None = None) -> Tensor | 
     """
     key = key.detach() if key.requires_grad else key
     # While a graph is captured, its sizes are symbolic, and no branch may depend on them.
-    if has_plain_memory(key) and key.numel() > 0 and key.shape[:-1].numel() <= _FEW:
+    if has_plain_memory(key) and key.numel() > 0 and key.shape[:-1].numel() <= FEW:
         leading_numbers = key.select(-1, 0).flatten().tolist()
         visible = None if visibility is None else visibility.keys_with_queries()
         if visible is not None and broadcasts_to(visible.shape, key.shape[:-1]):

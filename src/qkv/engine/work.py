@@ -3,6 +3,7 @@
 import torch
 
 from qkv.engine.problem import Problem
+from qkv.engine.ties import FEW
 
 IN_CACHE = 1 << 22
 """How many numbers of queries, keys and values stay in the cache from one operation to the next: 16 MiB in float32."""
@@ -53,8 +54,37 @@ def memory_traffic(problem: Problem) -> dict[str, float]:
     width, where = problem.width + problem.value_width, _where(problem)
     return {
         f"numbers of queries {where}": problem.rows * problem.queries * width,
-        f"numbers of keys {where}": problem.rows * problem.keys * width,
+        f"numbers of keys {where}": problem.rows // problem.repeats * problem.keys * width,
     }
+
+
+def comparing(problem: Problem) -> dict[str, float]:
+    """Return how many keys are sorted to find equal ones, of which `hard` takes the first."""
+    keys = problem.rows * problem.keys
+    return {"keys compared": keys} if problem.normalizer == "hard" and keys > FEW else {}
+
+
+def reading_once(problem: Problem) -> dict[str, float]:
+    """Return the numbers of keys that meet a single query, for which a product is as slow as memory."""
+    if problem.queries != 1:
+        return {}
+    wide = " in float64" if problem.dtype.itemsize == 8 or distances_by_products(problem) else ""
+    return {f"numbers of keys for one query{wide}": problem.rows * problem.keys * problem.width}
+
+
+def spreading(problem: Problem) -> dict[str, float]:
+    """Return the numbers of keys and values that a product of PyTorch copies to each query head of a group."""
+    numbers = problem.rows * problem.keys * (problem.width + problem.value_width)
+    return {"numbers of keys copied to heads": numbers} if problem.repeats > 1 else {}
+
+
+def preparing(problem: Problem) -> dict[str, float]:
+    """Return the operations by which the score maps queries and keys before its core."""
+    if problem.mapped == "none":
+        return {}
+    how, rows = f"{problem.mapped} of {problem.core}", problem.rows * (problem.queries + problem.keys)
+    columns = 1 if problem.mapped == "norms" or problem.core == "relu_sum" else problem.width
+    return {f"calls mapped by {how}": 1, f"operations mapped by {how}": rows * problem.width * columns}
 
 
 def zeroing(problem: Problem) -> dict[str, float]:

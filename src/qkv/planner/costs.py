@@ -16,7 +16,7 @@ import torch
 
 from qkv.engine.algorithm import Algorithm
 from qkv.engine.problem import Problem
-from qkv.engine.work import zeroing
+from qkv.engine.work import preparing, zeroing
 
 START = "call"
 """The kind of work that every call does once."""
@@ -73,8 +73,8 @@ def times(problem: Problem, algorithm: Algorithm) -> tuple[float, ...]:
 
 def counts_of(problem: Problem, algorithm: Algorithm) -> Mapping[str, float]:
     """Return how often an algorithm does each kind of work, with what is done to its inputs before."""
-    counts = algorithm.work(problem).counts
-    return {**counts, **zeroing(problem)} if algorithm.reads_hidden_keys else counts
+    zeroed = zeroing(problem) if algorithm.reads_hidden_keys else {}
+    return {**algorithm.work(problem).counts, **zeroed, **preparing(problem)}
 
 
 def _time(coefficients: tuple[tuple[str, float], ...], counts: Mapping[str, float], parallel: int) -> float:

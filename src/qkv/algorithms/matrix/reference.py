@@ -13,12 +13,15 @@ from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem, hiding
 from qkv.engine.ties import first_equals, shared
 from qkv.engine.work import (
+    comparing,
     distances_by_products,
     full_tensor,
     matrix_numbers,
     memory_traffic,
     pairs_of,
     product_operations,
+    reading_once,
+    spreading,
 )
 from qkv.normalizers.dense import Hard
 from qkv.scores.base import HALVES, equation, wide, without_autocast
@@ -63,6 +66,9 @@ def work(problem: Problem) -> Work:
         "operations in float64": product_operations(problem) if wide else 0,
         f"pairs of {rule} in float64": pairs if problem.dtype.itemsize == 8 else 0,
         "calls with dropout": 1 if problem.dropout else 0,
+        **comparing(problem),
+        **reading_once(problem),
+        **spreading(problem),
         **memory_traffic(problem),
     }
     memory = (full_tensor(problem) + 3 * pairs) * problem.dtype.itemsize * (2 if problem.gradient else 1)

@@ -19,7 +19,7 @@ from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem, core_text
 from qkv.engine.tiles import RESIDENT
 from qkv.engine.unchanged import Reads
-from qkv.engine.work import is_hidden, memory_traffic, pairs_of, passes, product_operations
+from qkv.engine.work import comparing, is_hidden, memory_traffic, pairs_of, passes, product_operations, spreading
 from qkv.masks.lower import Visibility
 
 
@@ -97,6 +97,8 @@ def work(problem: Problem) -> Work:
         "operations in float64": product_operations(problem) if problem.dtype.itemsize == 8 else 0,
         f"pairs of {problem.normalizer} in float64": pairs if problem.dtype.itemsize == 8 else 0,
         f"calls of {problem.core} with hidden pairs": 1 if is_hidden(problem) else 0,
+        **comparing(problem),
+        **spreading(problem),
         **memory_traffic(problem),
     }
     memory = 64 << 20 if problem.on_host else 10 * 4 * RESIDENT.scores

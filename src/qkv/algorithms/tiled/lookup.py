@@ -21,7 +21,7 @@ from qkv.engine.autograd import with_zero_gradients
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
 from qkv.engine.problem import Call, Problem
 from qkv.engine.tiles import take
-from qkv.engine.work import full_tensor, pairs_of
+from qkv.engine.work import comparing, full_tensor, pairs_of
 from qkv.masks.lower import Visibility
 from qkv.normalizers.base import hide
 
@@ -46,7 +46,7 @@ def refuses(problem: Problem) -> str | None:
 def work(problem: Problem) -> Work:
     """Count the scores, and one comparison of each."""
     scores = blocked.work(problem._replace(gradient=False, value_width=0, normalizer="identity", dropout=False))
-    return Work(scores.operations, scores.bytes, {**scores.counts, "looks": pairs_of(problem)})
+    return Work(scores.operations, scores.bytes, {**scores.counts, **comparing(problem), "looks": pairs_of(problem)})
 
 
 def run(problem: Problem, call: Call, facts: Facts = None) -> Result:

@@ -53,7 +53,7 @@ def refuses(problem: Problem) -> str | None:
         (problem.mask != "all", "rows see different keys"),
         (problem.bias != "none" or problem.sink, "a bias or a sink is added"),
         (problem.state or problem.dropout, "the row state or dropout is requested"),
-        (problem.dtype != torch.float32, f"the dtype is {problem.dtype}"),
+        (problem.dtype == torch.float64, f"the dtype is {problem.dtype}"),
         (problem.gradient and not isinstance(problem.pointwise, BoxcarShape), "only boxcars have a backward pass here"),
     )
     return distances.refuses(problem) or next((reason for holds, reason in reasons if holds), None)

@@ -221,7 +221,7 @@ class Shard:
 
     @torch.no_grad()
     def map_inputs(self, query: Tensor, key: Tensor, arguments: Arguments) -> tuple[Tensor, Tensor, Arguments]:
-        """Return the tensors behind a map of this process's rows over all keys; every process must call this.
+        """Return the inputs of the attention map of this process's rows; every process must call this.
 
         Args:
             query, key: the parts of this process.

@@ -334,7 +334,7 @@ def grouped(call: Call, groups: int, repeats: int) -> Call:
 
 
 def with_grouped_parameters(call: Call, groups: int, repeats: int) -> Call:
-    """Do what `grouped` does, but to everything besides query, key and value, which stay as the caller gave them."""
+    """Group the heads of everything but query, key and value, for algorithms that read heads by strides."""
     query, key, value, score, normalizer, visibility, bias, dropout, seed = call
     if bias is not None:
         bias = bias.group(groups, repeats) if isinstance(bias, PositionBias) else regroup(bias, 2, groups, repeats)

@@ -94,7 +94,7 @@ class Problem(NamedTuple):
 
     @property
     def as_given(self) -> bool:
-        """True if queries and keys are used as they are, by every head its own, with no table of masks or biases."""
+        """True if PyTorch's kernel takes a call unchanged: no mapped operands, groups, biases, or masks but causal."""
         operands = self.mapped == "none" and not self.constant and self.repeats == 1
         return operands and self.mask in ("all", "causal") and self.bias == "none"
 

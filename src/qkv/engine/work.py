@@ -59,13 +59,13 @@ def memory_traffic(problem: Problem) -> dict[str, float]:
 
 
 def comparing(problem: Problem) -> dict[str, float]:
-    """Return how many keys are sorted to find equal ones, of which `hard` takes the first."""
+    """Count the keys that are sorted to find equal ones: under `hard`, a tie goes to the first key."""
     keys = problem.rows * problem.keys
     return {"keys compared": keys} if problem.normalizer == "hard" and keys > FEW else {}
 
 
 def reading_once(problem: Problem) -> dict[str, float]:
-    """Return the numbers of keys that meet a single query, for which a product is as slow as memory."""
+    """Count the key elements that are read for a single query, a product that memory bandwidth limits."""
     if problem.queries != 1:
         return {}
     wide = " in float64" if problem.dtype.itemsize == 8 or distances_by_products(problem) else ""
@@ -73,13 +73,13 @@ def reading_once(problem: Problem) -> dict[str, float]:
 
 
 def spreading(problem: Problem) -> dict[str, float]:
-    """Return the numbers of keys and values that a product of PyTorch copies to each query head of a group."""
+    """Count the key and value elements that PyTorch's matmul copies for each query head of a group."""
     numbers = problem.rows * problem.keys * (problem.width + problem.value_width)
     return {"numbers of keys copied to heads": numbers} if problem.repeats > 1 else {}
 
 
 def preparing(problem: Problem) -> dict[str, float]:
-    """Return the operations by which the score maps queries and keys before its core."""
+    """Count the operations that project or normalize queries and keys before the core."""
     if problem.mapped == "none":
         return {}
     how, rows = f"{problem.mapped} of {problem.core}", problem.rows * (problem.queries + problem.keys)

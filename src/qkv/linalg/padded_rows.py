@@ -106,29 +106,8 @@ def store(x, at, rows, width, padded_width, to, start, of_row, by):
 
 
 @reduction
-def dot_row(x, at, y, width):
-    """Return the product of a row of x, which begins at `at`, and y."""
-    wide_registers()
-    total = ZERO
-    for c in range(width):
-        total += x[at + c] * y[c]
-    return total
-
-
-@reduction
-def squares_of(x, at, width):
-    """Return ‖x‖² of a row, in float64."""
-    wide_registers()
-    total = 0.0
-    for c in range(width):
-        number = np.float64(x[at + c])
-        total += number * number
-    return total
-
-
-@reduction
-def products_of(x, y, at, width):
-    """Return the product of the rows of two tables that begin at `at`, in float64."""
+def dot_in_float64(x, y, at, width):
+    """Return the dot product of the rows of x and y that begin at `at`, summed in float64."""
     wide_registers()
     total = 0.0
     for c in range(width):

@@ -332,7 +332,7 @@ def _best_first(serving: Sequence[Algorithm], problem: Problem) -> list[Algorith
     ranks = list(range(len(serving)))
     ranks.sort(key=regrets.__getitem__)
     ordered = [serving[rank] for rank in ranks]
-    # PyTorch's kernel is what a user would call only where it reads what the user has.
+    # PyTorch's kernel is preferred only for calls that a user could pass to it unchanged.
     preferred = next((algorithm for algorithm in ordered if algorithm.preferred), None)
     if preferred is not None and problem.as_given:
         ordered = _preferring(preferred, ordered, problem)

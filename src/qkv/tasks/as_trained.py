@@ -35,8 +35,8 @@ def as_in_training(files: F, stored: Mapping[str, Any], prefix: str = "") -> Ite
     """
     data = getattr(files, f"{prefix}data", None)
     known = files if data is None else with_columns(files, stored)
-    given = columns_of(files)
-    used = {name: item for name, item in columns_of(known).items() if name not in given}
+    explicit = columns_of(files)
+    used = {name: item for name, item in columns_of(known).items() if name not in explicit}
     if used and isinstance(data, str | Path):
         note(f"qkv: columns as in training: {' '.join(as_flag(name, item) for name, item in used.items())}")
     try:

@@ -69,10 +69,7 @@ def undisturbed() -> bool:
         >>> undisturbed(), torch.func.vmap(lambda x: x + undisturbed())(torch.zeros(1))
         (True, tensor([0.]))
     """
-    # The compiler follows nothing else here.
-    if torch.compiler.is_compiling() or _dispatch_modes():
-        return False
-    return _tracing_state() is None and _interpreters() is None and not forward_mode()
+    return not torch.compiler.is_compiling() and not _dispatch_modes() and not transformed()
 
 
 _tracing_state = torch._C._get_tracing_state

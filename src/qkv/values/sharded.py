@@ -46,7 +46,7 @@ class SequenceShard(Shard, Protocol):
         """
 
     def map_inputs(self, query: Tensor, key: Tensor, arguments: Any) -> tuple[Tensor, Tensor, Any]:
-        """Return the tensors behind a map of this process's rows over all keys; every process must call this.
+        """Return the inputs of the attention map of this process's rows; every process must call this.
 
         Args:
             query, key: what this process has.

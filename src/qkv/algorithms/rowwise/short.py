@@ -186,8 +186,8 @@ class _Operands(NamedTuple):
     Attributes:
         query, key, value: (..., Q, D), (..., K, E), (..., K, V), float32 or bfloat16.
         sink: (...), float32; or the bias of a sigmoid.
-        vector: (..., F), float32, of `tanh_sum`.
         bias: broadcasts to (..., Q, K), float32.
+        vector: (..., F), float32, of `tanh_sum`.
         query_weight, key_weight: (..., F, D) and (..., F, E), float32, or (..., D) and (..., E) for F = 1; what maps
             queries and keys to the core's operands.
         first, last, mask: of the lowered mask, (..., Q) and (..., Q, K).
@@ -199,8 +199,8 @@ class _Operands(NamedTuple):
     key: Tensor
     value: Tensor
     sink: Tensor | None
-    vector: Tensor | None
     bias: Tensor | None
+    vector: Tensor | None
     query_weight: Tensor | None
     key_weight: Tensor | None
     first: Tensor | None
@@ -220,7 +220,6 @@ _ABSENT = None, None, None, None, None, None, None, None
 _KERNEL_ORDER = ("first", "last", "mask", "bias", "sink", "vector", "query_weight", "key_weight")
 """The operands that follow the values, in the order of the kernels' arguments."""
 _NO_ADDRESSES = [0] * len(_KERNEL_ORDER)
-_NO_GRADIENTS = [0] * (_LEARNED - 3)
 _DTYPES = {"first": torch.int32, "last": torch.int32, "mask": torch.bool}
 """Types of those that are not float32."""
 
@@ -297,7 +296,7 @@ class _Bound:
         self._looks_up = problem.normalizer == "hard"
         # Equal keys have equal scores where the kernel computes them, and where all scores are equal.
         self._ties = key is not call.key
-        # The kernel reads no hidden keys, but the gradient of an operand that is computed from NaN is NaN.
+        # The kernel never reads masked keys, but PyTorch maps all of them, and a gradient through NaN is NaN.
         self._hides = problem.mask != "all" and (problem.gradient or self._looks_up)
         # The kernel finds rows that see nothing by ranges of keys alone.
         sees_matrix = problem.mask == "dense" and problem.gradient
@@ -402,7 +401,7 @@ class _Bound:
         visibility, seed = call.visibility, call.seed
         drop = _NOTHING if seed is None else _drop(seed, call.dropout)
         sink = self._sink(call) if self._takes_sink else None
-        learned = query, key, value, sink, vector, _float(call.bias_tensor), of_query, of_key
+        learned = query, key, value, sink, _float(call.bias_tensor), vector, of_query, of_key
         (first, last), mask = visibility.bounds or (None, None), visibility.dense
         return _Operands(*learned, first, last, mask, drop, visibility, seed, call.dropout)
 
@@ -422,7 +421,7 @@ class _Bound:
         return query, key, value, prepared.vector
 
     def _sink(self, call: Call) -> Tensor:
-        """Return the sink of each item, or the bias of a sigmoid, broadcasting to the leading shape."""
+        """Return the sink of a softmax or the bias of a sigmoid, which broadcasts to the leading shape."""
         sink = torch.as_tensor(normalizer_parts(call.normalizer)[1], dtype=torch.float32, device="cpu")
         # The kernels read −inf as no sink.
         return torch.where(sink > _LARGEST, _LARGEST, sink)
@@ -444,18 +443,18 @@ class _Bound:
         tensors = self._checked(operands)
         grad = memory_of(grad, "grad", self._dtype, self._output_shape)
         # A step has no slope, and the kernel writes no gradient of what it is computed from.
-        like = self._like if self._has_slope else _zeros_like
-        gradients: list[Tensor | None] = [like(operands.query, 0), like(operands.key, 1), self._like(operands.value, 2)]
+        if self._has_slope:
+            gradients: list[Tensor | None] = [self._like(operands.query, 0), self._like(operands.key, 1)]
+        else:
+            gradients = [torch.zeros_like(operands.query), torch.zeros_like(operands.key)]
+        gradients.append(self._like(operands.value, 2))
         if self._slots:
             gradients += self._gradients_of_slots(operands, needed, grad)
-        addresses = [0 if x is None else x.data_ptr() for x in gradients]
         layout = self._layout(tensors, grad, gradients)
-        if self._slots:
-            addresses[3:6] = addresses[3], addresses[5], addresses[4]
-        else:
-            addresses += _NO_GRADIENTS
-        if self._looks_up:
-            addresses[3:] = _NO_GRADIENTS
+        # Under `hard`, only the values have a gradient that is not 0.
+        written = gradients[:3] if self._looks_up else gradients
+        addresses = [0 if x is None else x.data_ptr() for x in written]
+        addresses += [0] * (_LEARNED - len(addresses))
         self._passes[1].run(self._items, self._arguments(operands, tensors, layout, (grad.data_ptr(), *addresses)))
         if all(self._whole) and not self._slots:
             return tuple(gradients)
@@ -468,19 +467,22 @@ class _Bound:
         leading = self.problem.leading
         if operands.sink is not None and self.problem.normalizer == "softmax":
             sink = torch.empty(leading, dtype=torch.float64, device="cpu")
-        if needed[4]:
+        if needed[5]:
             vector = grad.new_zeros(*leading, width, dtype=torch.float32)
-        if needed[5] and operands.bias is not None:
+        if needed[4] and operands.bias is not None:
             shape = *leading, queries, keys
             bias = torch.zeros_like(operands.bias) if self._looks_up else grad.new_empty(shape, dtype=torch.float32)
         weights = operands.query_weight, operands.key_weight
-        return [sink, vector, bias, *(None if x is None else torch.zeros_like(x) for x in weights)]
+        return [sink, bias, vector, *(None if x is None else torch.zeros_like(x) for x in weights)]
 
     def _summed(self, gradient: Tensor | None, x: Any) -> Tensor | None:
-        """Return the gradient of an operand that was broadcast, or that each head of a group has."""
-        if self._heads is not None and gradient is not None and gradient.shape[:-2] == self._leading != x.shape[:-2]:
+        """Sum the gradient of a broadcast operand to its shape, and that of keys and values over each group's heads."""
+        if gradient is None or x is None:
+            return None
+        if self._heads is not None and gradient.shape[:-2] == self._leading != x.shape[:-2]:
             gradient = gradient.unflatten(-3, self._heads).sum(-3)
-        return _summed(gradient, x)
+        gradient = gradient if gradient.shape == x.shape else gradient.sum_to_size(x.shape)
+        return gradient if gradient.dtype == x.dtype else gradient.to(x.dtype)
 
     def _like(self, x: Tensor, place: int) -> Tensor:
         """Return memory for the gradient of query, key or value, with all leading dimensions."""
@@ -546,7 +548,7 @@ class _Bound:
         """Return `_strides` of query, key, value or output, whose heads may be in groups."""
         if self._heads is not None:
             groups, repeats = self._heads
-            # A group's queries share the head of its keys.
+            # All query heads of a group read the same key head.
             split = (groups, repeats) if shape[-3] == groups * repeats else (shape[-3], 1)
             shape = *shape[:-3], *split, *shape[-2:]
             strides = *strides[:-3], strides[-3] * split[1], strides[-3], *strides[-2:]
@@ -585,7 +587,7 @@ class _Bound:
         """Return the gradients of the operands with a graph."""
         problem = self.problem
         leading, rank = problem.leading, len(problem.leading)
-        query, key, value, sink, vector, bias = operands[:6]
+        query, key, value, sink, bias, vector = operands[:6]
         needed = [*needed, *[False] * (_LEARNED - len(needed))]
         if self._heads is not None:
             query, key, value = query.unflatten(-3, self._heads), key.unsqueeze(-3), value.unsqueeze(-3)
@@ -624,7 +626,7 @@ class _Bound:
             mechanism,
             operands.visibility,
             terms,
-            [*sides, needed[2], False, needed[4], needed[3], needed[5]],
+            [*sides, needed[2], False, needed[5], needed[3], needed[4]],
             (grad, None),
             Constants(operands.seed, None if ties is None else full_rank(ties, rank + 1)),
         )
@@ -637,7 +639,7 @@ class _Bound:
                 d_weights[side] = d_weight if rows is None else d_weight.squeeze(rows)
             if self._unit and gradient is not None:
                 d_sides[side] = _through_unit(sources[side], gradient)
-        gradients = [*d_sides, d_value, d_sink, d_vector, d_bias, *d_weights]
+        gradients = [*d_sides, d_value, d_sink, d_bias, d_vector, *d_weights]
         if self._heads is not None:
             gradients[:3] = (
                 x if x is None else x.expand(*leading, *x.shape[-2:]).flatten(-4, -3) for x in gradients[:3]
@@ -655,7 +657,7 @@ def _maps(problem: Problem, call: Call) -> Maps | None:
 
 
 def _heads_as_given(problem: Problem, call: Call) -> tuple[int, int] | None:
-    """Return the groups of heads, G and H/G, of a call that holds tensors as the caller gave them."""
+    """Return (G, H/G) if the call's heads are grouped but its tensors not yet split into groups, else None."""
     groups = call.visibility.groups
     return groups if groups is not None and call.query.ndim == len(problem.leading) + 1 else None
 
@@ -668,12 +670,8 @@ def _through_unit(x: Tensor, gradient: Tensor) -> Tensor:
     return slope
 
 
-def _zeros_like(x: Tensor, _: int) -> Tensor:
-    return torch.zeros_like(x)
-
-
 def _float(x: Tensor | None) -> Tensor | None:
-    """Return a tensor in float32."""
+    """Convert a tensor to float32; None stays None."""
     return x if x is None or x.dtype is torch.float32 else x.float()
 
 
@@ -692,14 +690,6 @@ def _drop(seed: Tensor, dropout: float) -> NDArray[np.uint64]:
     """Return the seed, the threshold and the bits of 1/(1 − p) of dropout."""
     keep = np.array(1 / (1 - dropout)).view(np.uint64)
     return np.array([int(seed) % 2**64, threshold(dropout), int(keep)], np.uint64)
-
-
-def _summed(gradient: Tensor | None, x: Any) -> Tensor | None:
-    """Return the gradient of a tensor that was broadcast."""
-    if gradient is None or x is None:
-        return None
-    gradient = gradient if gradient.shape == x.shape else gradient.sum_to_size(x.shape)
-    return gradient if gradient.dtype == x.dtype else gradient.to(x.dtype)
 
 
 def _gradients_with_graph(ctx: Any, grad: Tensor) -> tuple[Any, ...]:

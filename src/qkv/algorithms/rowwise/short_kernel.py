@@ -30,7 +30,8 @@ from qkv.algorithms.rowwise.weights_kernel import BOXCAR, LINEAR, MEAN, SOFTMAX,
 from qkv.compiled.codegen import intrinsic, ir, types
 from qkv.compiled.dropout import is_dropped, row_bits
 from qkv.compiled.kernels import Kernel, helper, inlined
-from qkv.linalg.padded_rows import clear, dot_row, load, products_of, round_up, squares_of, store
+from qkv.compiled.tanh import dot
+from qkv.linalg.padded_rows import clear, dot_in_float64, load, round_up, store
 from qkv.linalg.small_matmul import (
     BLOCK,
     LANES,
@@ -352,7 +353,7 @@ def _map_rows(sizes, item, start, weight, strides, x, rows, columns, to, width, 
         _load_weight(sizes, item, start, weight, strides, by_row, by, N1, columns, table, padded)
         clear(to, N0, rows * padded_width)
         for r in range(rows):
-            to[r * padded_width] = dot_row(x, r * padded, table, padded)
+            to[r * padded_width] = dot(x[r * padded : (r + N1) * padded], table[:padded])
         return
     _load_weight(sizes, item, start, weight, strides, by, by_row, columns, width, table, padded_width)
     for r in range(N0, rows, BLOCK):
@@ -401,7 +402,7 @@ def _store_gradient(
 def _to_unit(x, rows, width, inverses, at):
     """x ← x/‖x‖, 0 where x is 0; write 1/‖x‖, or 0, for each row. In float64 no square overflows or underflows."""
     for r in range(rows):
-        norm = np.sqrt(squares_of(x, r * width, width))
+        norm = np.sqrt(dot_in_float64(x, x, r * width, width))
         inverse = 1.0 / norm if norm != 0.0 else 0.0
         inverses[at + r] = inverse
         for c in range(r * width, (r + N1) * width):
@@ -412,7 +413,7 @@ def _to_unit(x, rows, width, inverses, at):
 def _from_unit(d, u, rows, width, inverses, at):
     """d ← (d − u(u·d))/‖x‖, the gradient of x from that of u = x/‖x‖."""
     for r in range(rows):
-        along = products_of(d, u, r * width, width)
+        along = dot_in_float64(d, u, r * width, width)
         for c in range(r * width, (r + N1) * width):
             d[c] = np.float32((np.float64(d[c]) - np.float64(u[c]) * along) * inverses[at + r])
 

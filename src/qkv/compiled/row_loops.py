@@ -50,6 +50,17 @@ def largest(s, lower, columns):
 
 
 @reduction
+def dot(x, y):
+    """Return Σ xy, summed in the type of x and y."""
+    wide_registers()
+    # Exact in both float types; a Python number would promote float32 to float64.
+    total = np.float32(0)
+    for k in range(x.size):
+        total += x[k] * y[k]
+    return total
+
+
+@reduction
 def sum_of(x):
     """Return Σ x, summed in float64."""
     wide_registers()

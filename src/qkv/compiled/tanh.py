@@ -72,16 +72,6 @@ def features(a, b, t):
 
 
 @reduction
-def dot(x, y):
-    """Return Σ xy."""
-    wide_registers()
-    total = ZERO * ONE
-    for c in range(x.size):
-        total += x[c] * y[c]
-    return total
-
-
-@reduction
 def score(a, b, v):
     """Return Σ v tanh(a + b)."""
     wide_registers()

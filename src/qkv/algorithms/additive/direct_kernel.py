@@ -22,8 +22,8 @@ from qkv.algorithms.additive.row_weights_kernel import (
 from qkv.compiled.dropout import drop_weights, is_dropped, row_bits
 from qkv.compiled.hints import prefetch, wide_registers
 from qkv.compiled.kernels import helper, inlined, kernel
-from qkv.compiled.row_loops import largest
-from qkv.compiled.tanh import dot, features, score
+from qkv.compiled.row_loops import dot, largest
+from qkv.compiled.tanh import features, score
 
 # Exact in both float types; a Python float would promote float32 to float64.
 ONE, ZERO = np.float32(1), np.float32(0)

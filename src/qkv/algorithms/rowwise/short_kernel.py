@@ -30,7 +30,7 @@ from qkv.algorithms.rowwise.weights_kernel import BOXCAR, LINEAR, MEAN, SOFTMAX,
 from qkv.compiled.codegen import intrinsic, ir, types
 from qkv.compiled.dropout import is_dropped, row_bits
 from qkv.compiled.kernels import Kernel, helper, inlined
-from qkv.compiled.tanh import dot
+from qkv.compiled.row_loops import dot
 from qkv.linalg.padded_rows import clear, dot_in_float64, load, round_up, store
 from qkv.linalg.small_matmul import (
     BLOCK,

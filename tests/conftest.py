@@ -34,7 +34,6 @@ KERNEL_EXAMPLES = {
     "algorithms/additive/factored.py",
     "algorithms/rowwise/distances.py",
     "algorithms/rowwise/row_passes.py",
-    "algorithms/sdpa/few_queries_parallel.py",
     "algorithms/sorted/two_pointer_parallel.py",
     "compiled/thread_pool.py",
     "introspect/compiled.py",

@@ -5,13 +5,14 @@ product for the few numbers of each row; this pass reads each key and value once
 and does not read masked keys at all. The result is exact: the pass evaluates the same softmax over the same keys.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.algorithms.sdpa.few_queries_parallel import attend
+from qkv.algorithms.sdpa import few_queries_kernel
 from qkv.algorithms.sdpa.flash import refuses_mechanism
 from qkv.algorithms.sdpa.operands import by_head, contiguous_last_dim, products_of
-from qkv.compiled import available
+from qkv.compiled import available, thread_pool
 from qkv.compiled.strided import StridedArray, as_strided_array
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.problem import Call, Problem
@@ -22,6 +23,9 @@ MOST = 8
 LEAST = 64
 """The smallest batch × heads: below it, the call overhead cancels the gain, and a short decoding process need not
 load kernels."""
+_MICROSECONDS = 5e-4
+"""Microseconds of one thread per element of the query and key."""
+_NO_MASK, _NO_LSE = np.empty(0, np.bool_), np.empty(0, np.float32)
 
 
 def refuses(problem: Problem) -> str | None:
@@ -62,28 +66,48 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
         if visible.shape[1] > 1 and visible.stride(1):
             # Each head has its own mask, so each head becomes a batch item of its own.
             query, key, value, visible = (x.reshape(-1, 1, *x.shape[2:]) for x in (query, key, value, visible))
-    output, lse = _attend(query, key, value, visible, scale, problem.state)
+    output = _attend(query, key, value, visible, scale)
     if output.shape[:-2] != problem.leading:
         output = output.reshape(*problem.leading, *output.shape[2:])
-    return Result(output, None if lse is None else lse.view(*problem.leading, problem.queries))
+    return Result(output, None)
 
 
-def _attend(
-    query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, scale: float, state: bool
-) -> tuple[Tensor, Tensor | None]:
+def _attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, scale: float) -> Tensor:
+    """Return the output (B, H, Q, V); the mask is (B, 1, Q, K), None if all keys are visible."""
     items, heads, queries, width = query.shape
     keys, value_width = value.shape[2:]
     q, k, v = (as_strided_array(contiguous_last_dim(x)) for x in (query, key, value))
-    mask = (
-        None
-        if visible is None
-        else StridedArray(as_strided_array(visible).numbers, (visible.stride(0), *visible.stride()[2:]))
-    )
+    mask = None
+    if visible is not None:
+        mask = StridedArray(as_strided_array(visible).numbers, (visible.stride(0), *visible.stride()[2:]))
     output = query.new_empty(items, queries, heads, value_width)
-    lse = query.new_empty(items, heads, queries) if state else None
-    states = None if lse is None else lse.view(-1).numpy()
-    attend((items, heads, queries, keys, width, value_width), scale, q, k, v, mask, output.view(-1).numpy(), states)
-    return output.transpose(1, 2), lse
+    shape = items, heads, queries, keys, width, value_width
+    sizes = np.array(attend_sizes(shape, q.strides, k.strides, v.strides, mask), np.uint64)
+    numbers = q.numbers, k.numbers, v.numbers, _NO_MASK if mask is None else mask.numbers, output.view(-1).numpy()
+    padded_keys = -keys // few_queries_kernel.ROUND * -few_queries_kernel.ROUND
+    time = items * heads * queries * width * keys * _MICROSECONDS
+    scratch = ((padded_keys,), np.uint64), ((heads, padded_keys), np.float32)
+    arguments = sizes, np.float32(scale), *numbers, _NO_LSE
+    thread_pool.run_in_chunks(few_queries_kernel.forward, np.float32, items * queries, time, arguments, scratch)
+    return output.transpose(1, 2)
+
+
+def attend_sizes(
+    shape: tuple[int, int, int, int, int, int],
+    query: tuple[int, ...],
+    key: tuple[int, ...],
+    value: tuple[int, ...],
+    mask: StridedArray | None,
+) -> tuple[int, ...]:
+    """Return the `sizes` of `few_queries_kernel.forward`.
+
+    Args:
+        shape: B, H, Q, K, F and V.
+        query: its strides over B, H and Q; the last dimension is contiguous.
+        key, value: likewise, over B, H and K.
+        mask: with strides over B, Q and K; None if all keys are visible.
+    """
+    return (*shape[1:], *query, *key, *value, *((0, 0, 0) if mask is None else mask.strides))
 
 
 FEW_QUERIES = Algorithm(

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkv.algorithms.sdpa import few_queries_kernel
-from qkv.algorithms.sdpa.few_queries_parallel import append_sizes, attend_sizes
+from qkv.algorithms.sdpa.few_queries import attend_sizes
 from qkv.compiled import openmp, thread_pool
 from qkv.compiled.strided import StridedArray
 from qkv.linalg import packed_kernel
@@ -119,7 +119,7 @@ def _sizes(
     return np.array(
         [
             *(items, new, width, hidden, norm_first),
-            *append_sizes((items, new, block.length, width, width), fresh, key.strides[::2], value.strides[::2]),
+            *(new, block.length, width, width, *fresh, *key.strides[::2], *value.strides[::2]),
             *attend_sizes(target, (fresh[0], head, fresh[1]), key.strides, value.strides, visible),
             *attend_sizes(other, (new * width, head, width), memory_key.strides, memory_value.strides, real),
         ],

@@ -16,12 +16,13 @@ from torch import Tensor
 from qkv.algorithms.rowwise import row_passes
 from qkv.algorithms.rowwise.row_passes import RULES, RowInputs, RowOperation
 from qkv.algorithms.tiled.cores import recompute_small_distances
+from qkv.algorithms.tiled.stripes import add_bias_gradients, add_gradient
 from qkv.engine.dropout import threshold
 from qkv.engine.mechanism import Gradients, Inputs, Mechanism, row_major, zero_gradients
 from qkv.engine.tiles import Tile, TileSize, TileSlices, Tiling, take
 from qkv.linalg.matmul import batched, contiguous_rows, onednn_favored
-from qkv.linalg.memory_pool import Workspace
-from qkv.linalg.toeplitz import diagonal_sums, window
+from qkv.linalg.memory_pool import Workspace, borrow_workspace
+from qkv.linalg.toeplitz import window
 from qkv.masks.lower import Visibility
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, rooted
 from qkv.shapes import Shape
@@ -56,8 +57,8 @@ class RowTiles:
     Query and key may be float64 beside float32 values; the products then are float64 too.
     """
 
-    def __init__(self, mechanism: Mechanism, inputs: Inputs, visibility: Visibility, workspace: Workspace) -> None:
-        self.mechanism, self.workspace = mechanism, workspace
+    def __init__(self, mechanism: Mechanism, inputs: Inputs, visibility: Visibility) -> None:
+        self.mechanism = mechanism
         self.inputs = inputs._replace(key=contiguous_rows(inputs.key), value=contiguous_rows(inputs.value))
         self.queries, self.keys = inputs.query.shape[-2], inputs.key.shape[-2]
         self.tiling = Tiling(mechanism.leading, self.queries, self.keys, visibility, SIZE)
@@ -68,6 +69,7 @@ class RowTiles:
         self.operation = row_operation(mechanism, inputs.seed)
         self.constant_bounds: dict[tuple[int, torch.Size], Any] = {}
         self.item_parameters: dict[int, tuple[Any, ...]] = {}
+        self.workspace: Workspace  # of the thread, lent for each pass
 
     def forward(self) -> tuple[Tensor, Tensor]:
         """Return the output (..., Q, V) and the row state (..., Q), which is empty if not requested."""
@@ -75,22 +77,24 @@ class RowTiles:
         output = value.new_empty(*self.mechanism.leading, self.queries, value.shape[-1])
         states = self.queries if self.mechanism.state else 0
         state = value.new_empty(*self.mechanism.leading, states, dtype=torch.float64)
-        for tile in self.tiling.widest_first():
-            items, rows, columns = tile.slices
-            forward = self._forward_tile(tile, self.operation)
-            take(output, items, rows).copy_(self._product("output", forward.weights, take(value, items, columns)))
-            if self.mechanism.state:
-                part = take(state, items, rows)
-                part.copy_(torch.from_numpy(forward.state).view(part.shape))
+        with borrow_workspace() as self.workspace:
+            for tile in self.tiling.widest_first():
+                items, rows, columns = tile.slices
+                forward = self._forward_tile(tile, self.operation)
+                take(output, items, rows).copy_(self._product("output", forward.weights, take(value, items, columns)))
+                if self.mechanism.state:
+                    part = take(state, items, rows)
+                    part.copy_(torch.from_numpy(forward.state).view(part.shape))
         return output, state
 
     def backward(self, g_output: Tensor, g_state: Tensor | None, needs_grad: list[bool]) -> list[Tensor | None]:
         """Return the requested gradients of the inputs, in the order of `Inputs`."""
         buffers = zero_gradients(self.inputs, needs_grad)
-        for tile in self.tiling.widest_first():
-            items, rows, _ = tile.slices
-            g = take(g_output, items, rows)
-            self._backward_tile(buffers, tile, g.contiguous(), None if g_state is None else take(g_state, items, rows))
+        with borrow_workspace() as self.workspace:
+            for tile in self.tiling.widest_first():
+                items, rows, _ = tile.slices
+                g, g_state_rows = take(g_output, items, rows), None if g_state is None else take(g_state, items, rows)
+                self._backward_tile(buffers, tile, g.contiguous(), g_state_rows)
         remaining = list(buffers)
         del buffers
         return row_major(remaining)
@@ -145,24 +149,14 @@ class RowTiles:
             of_state,
             buffers.scale is not None,
         )
-        self._backward_bias(buffers, slices, g_weights)
+        add_bias_gradients(buffers, slices, g_weights, self.queries)
         for buffer, per_row in (
             (buffers.scale, gradients.scale),
             (buffers.parameter, gradients.sink if d_alpha is None else d_alpha),
         ):
             if buffer is not None:
-                part = take(buffer, slices.items)
                 gradient = torch.from_numpy(per_row).view(*shape[:-1], 1)
-                part += gradient.sum(-2, keepdim=True).sum_to_size(part.shape)
-
-    def _backward_bias(self, buffers: Gradients, slices: TileSlices, g_scores: Tensor) -> None:
-        items, rows, columns = slices
-        if buffers.bias is not None:
-            part = take(buffers.bias, items, rows, columns)
-            part += g_scores.sum_to_size(part.shape)
-        if buffers.diagonals is not None:
-            part = take(buffers.diagonals, items)[..., window(rows, columns, self.queries)]
-            part += diagonal_sums(g_scores).sum_to_size(part.shape)
+                add_gradient(take(buffer, slices.items), gradient.sum(-2, keepdim=True))
 
     def _bias(self, slices: TileSlices, shape: torch.Size) -> Tensor:
         """Return the bias of a tile's scores, or its diagonals."""
@@ -270,4 +264,4 @@ def _accumulate(buffer: Tensor, left: Tensor, right: Tensor, allocate: Callable[
     # A column-major left operand is passed as the right one, transposed, and so read in memory order.
     transposed = left.stride(-1) != 1
     g = batched(right.mT, left.mT, allocate).mT if transposed else batched(left, right, allocate)
-    buffer += g if g.shape == buffer.shape else g.sum_to_size(buffer.shape)
+    add_gradient(buffer, g)

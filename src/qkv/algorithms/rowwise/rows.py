@@ -3,27 +3,20 @@
 It computes dot products and distances under every normalizer with a compiled pass, with bias, dropout and row states.
 """
 
-from typing import Any
-
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
 from qkv.algorithms.rowwise import distances
 from qkv.algorithms.rowwise.distances import Distances, distance_operands
-from qkv.algorithms.tiled.stripes import SAVED
+from qkv.algorithms.tiled.position_tiles import PositionTiles
+from qkv.algorithms.tiled.tile_function import TiledProblem, Tiles, attend
 from qkv.compiled import available
 from qkv.engine.algorithm import Algorithm, Result, Work
-from qkv.engine.autograd import differentiable_by
-from qkv.engine.derivatives import Constants, differentiable_gradients, terms_of
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
 from qkv.engine.problem import Call, Problem, is_not
 from qkv.engine.work import is_hidden, memory_traffic, pairs_of, passes, product_operations
-from qkv.linalg.memory_pool import borrow_workspace
 from qkv.masks.lower import Visibility
 from qkv.normalizers.sparse import Entmax
 from qkv.normalizers.steep import is_steep
-from qkv.scores.base import without_autocast
 from qkv.scores.pointwise import Linear, rooted
 
 _LARGEST = torch.finfo(torch.float32).max
@@ -124,66 +117,17 @@ def _attend(problem: Problem, call: Call, mechanism: Mechanism, inputs: Inputs) 
     if problem.sink:
         assert inputs.parameter is not None
         inputs = inputs._replace(parameter=torch.where(inputs.parameter > _LARGEST, _LARGEST, inputs.parameter))
-    output, state = _Rowwise.apply(mechanism, call.visibility, *inputs)  # type: ignore[no-untyped-call]
+    augmented = problem.core == "distance"
+    output, state = attend(TiledProblem(_row_tiles, mechanism, call.visibility, augmented=augmented), inputs)
     if problem.state and problem.sink:
         state = torch.where(state >= _LARGEST, torch.inf, state)
     return Result(output.to(call.query.dtype), state if problem.state else None)
 
 
-def _gradients_with_graph(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
-    """Return the gradients with a graph."""
-    inputs, mechanism = Inputs(*ctx.saved_tensors[:SAVED]), ctx.mechanism
-    terms, distances = terms_of(inputs), mechanism.core == "distance"
-    if distances:
-        # From the vectors themselves, (−2q, …) and (k, …): the other two columns follow from them.
-        width = inputs.query.shape[-1] - 2
-        terms = terms._replace(query=inputs.query[..., :width] * -0.5, key=inputs.key[..., :width])
-    query, key, *others = differentiable_gradients(
-        mechanism,
-        ctx.visibility,
-        terms,
-        ctx.needs_input_grad[2 : 2 + DIFFERENTIABLE],
-        (g_output, g_state if mechanism.state else None),
-        Constants(inputs.seed, inputs.ties),
-    )
-    if distances:
-        query = None if query is None else F.pad(query * -0.5, (0, 2))
-        key = None if key is None else F.pad(key, (0, 2))
-    return (None, None, query, key, *others, *(None,) * (SAVED - DIFFERENTIABLE))
+def _row_tiles(mechanism: Mechanism, inputs: Inputs, visibility: Visibility, _: PositionTiles | None) -> Tiles:
+    from qkv.algorithms.rowwise.row_tiles import RowTiles
 
-
-class _Rowwise(torch.autograd.Function):
-    """The tiles as one autograd function."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, mechanism: Mechanism, visibility: Visibility, *inputs: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        tensors = Inputs(*inputs)  # type: ignore[arg-type]
-        ctx.mechanism, ctx.visibility = mechanism, visibility
-        # The backward pass evaluates the mask again: saving its tensors lets PyTorch detect in-place changes.
-        ctx.save_for_backward(*inputs, *visibility.tensors())
-        ctx.set_materialize_grads(False)
-        with borrow_workspace() as workspace:
-            from qkv.algorithms.rowwise.row_tiles import RowTiles
-
-            return RowTiles(mechanism, tensors, visibility, workspace).forward()
-
-    @staticmethod
-    @differentiable_by(_gradients_with_graph)
-    def backward(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
-        needs_grad, mechanism = list(ctx.needs_input_grad[2 : 2 + DIFFERENTIABLE]), ctx.mechanism
-        inputs = Inputs(*ctx.saved_tensors[:SAVED])
-        if g_output is None:
-            g_output = inputs.value.new_zeros(1).expand(
-                *mechanism.leading, inputs.query.shape[-2], inputs.value.shape[-1]
-            )
-        g_state = g_state if mechanism.state else None
-        with without_autocast(inputs.query), borrow_workspace() as workspace:
-            from qkv.algorithms.rowwise.row_tiles import RowTiles
-
-            tiles = RowTiles(mechanism, inputs, ctx.visibility, workspace)
-            return (None, None, *tiles.backward(g_output, g_state, needs_grad), *(None,) * (SAVED - DIFFERENTIABLE))
+    return RowTiles(mechanism, inputs, visibility)
 
 
 ROWS = Algorithm(

@@ -1,26 +1,21 @@
 """Backend `blocked`: computes every problem, forward and backward, in memory linear in queries and keys."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from qkv.algorithms.tiled import operators, user_scores
 from qkv.algorithms.tiled.cores import CORES, FEW_QUERIES
 from qkv.algorithms.tiled.position_tiles import PositionTiles
-from qkv.algorithms.tiled.stripes import SAVED, Stripes
+from qkv.algorithms.tiled.stripes import Stripes
+from qkv.algorithms.tiled.tile_function import TiledProblem, attend
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
-from qkv.engine.autograd import differentiable_by, forbid_differentiation
-from qkv.engine.derivatives import Constants, differentiable_gradients, terms_of
-from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
+from qkv.engine.mechanism import prepare_inputs
 from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem, core_text
 from qkv.engine.tiles import RESIDENT
 from qkv.engine.unchanged import Reads
 from qkv.engine.work import comparing, is_hidden, memory_traffic, pairs_of, passes, product_operations, spreading
-from qkv.masks.lower import Visibility
 
 
 def refuses(problem: Problem) -> str | None:
@@ -110,14 +105,12 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     mechanism, inputs = prepare_inputs(problem, call)
     positions = call.bias if isinstance(call.bias, PositionBias) and not call.bias.bias.relative else None
     if positions is None:
-        output, state = _Blocked.apply(mechanism, call.visibility, None, *inputs)  # type: ignore[no-untyped-call]
-        return _narrowed(problem, output, state)
+        return _narrowed(problem, *attend(TiledProblem(Stripes, mechanism, call.visibility), inputs))
     reads = Reads(())
-    make_tiles = partial(PositionTiles, positions, len(problem.leading), reads)
-    tensors = (*inputs, *positions.learned)
-    output, state = _Blocked.apply(mechanism, call.visibility, make_tiles, *tensors)  # type: ignore[no-untyped-call]
-    reads.guard((output, state))
-    return _narrowed(problem, output, state)
+    make_bias = partial(PositionTiles, positions, len(problem.leading), reads)
+    results = attend(TiledProblem(Stripes, mechanism, call.visibility, make_bias), inputs, *positions.learned)
+    reads.guard(results)
+    return _narrowed(problem, *results)
 
 
 def _run_traced(problem: Problem, call: Call, facts: Facts) -> Result:
@@ -130,69 +123,6 @@ def _narrowed(problem: Problem, output: Tensor, state: Tensor) -> Result:
     if output.dtype != problem.dtype:
         output = output.to(problem.dtype)
     return Result(output, state if problem.state else None)
-
-
-_NO_GRADIENTS = (None,) * (SAVED - DIFFERENTIABLE)
-
-
-def _gradients_with_graph(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
-    """Return the gradients with a graph."""
-    inputs, mechanism, needs_grad = Inputs(*ctx.saved_tensors[:SAVED]), ctx.mechanism, ctx.needs_input_grad
-    tiles: PositionTiles | None = None if ctx.make_tiles is None else ctx.make_tiles(False)
-    learned = () if tiles is None else ctx.saved_tensors[SAVED : SAVED + len(tiles.positions.learned)]
-    if tiles is not None and not tiles.positions.replaceable:
-        with torch.no_grad():
-            numbers = _Blocked.backward(ctx, g_output, g_state)
-        return forbid_differentiation("blocked", numbers, (g_output, g_state, *ctx.saved_tensors))
-    terms = terms_of(inputs)
-    further = len(terms) - DIFFERENTIABLE
-    gradients = differentiable_gradients(
-        mechanism,
-        ctx.visibility,
-        (*terms, *learned),
-        (*needs_grad[3 : 3 + DIFFERENTIABLE], *(False,) * further, *needs_grad[3 + SAVED :]),
-        (g_output, g_state if mechanism.state else None),
-        Constants(inputs.seed, inputs.ties, None if tiles is None else tiles.computed_from),
-    )
-    return (None, None, None, *gradients[:DIFFERENTIABLE], *_NO_GRADIENTS, *gradients[len(terms) :])
-
-
-class _Blocked(torch.autograd.Function):
-    """The stripes as one autograd function, for eager calls."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        mechanism: Mechanism,
-        visibility: Visibility,
-        make_tiles: Callable[[bool], PositionTiles] | None,
-        *tensors: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        ctx.mechanism, ctx.visibility, ctx.make_tiles = mechanism, visibility, make_tiles
-        # The backward pass evaluates the mask again: saving its tensors lets PyTorch detect in-place changes.
-        ctx.save_for_backward(*tensors, *visibility.tensors())
-        ctx.set_materialize_grads(False)
-        inputs = Inputs(*tensors[:SAVED])  # type: ignore[arg-type]
-        bias_tiles = None if make_tiles is None else make_tiles(False)
-        # The output has the dtype of the values, also where a score computed wider operands.
-        with torch.autocast(inputs.query.device.type, enabled=False):
-            return Stripes(mechanism, inputs, visibility, bias_tiles).forward(inputs.value.dtype)
-
-    @staticmethod
-    @differentiable_by(_gradients_with_graph)
-    def backward(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
-        needs_grad, learned = list(ctx.needs_input_grad[3 : 3 + DIFFERENTIABLE]), ctx.needs_input_grad[3 + SAVED :]
-        inputs, mechanism = Inputs(*ctx.saved_tensors[:SAVED]), ctx.mechanism
-        bias_tiles = None if ctx.make_tiles is None else ctx.make_tiles(len(learned) > 0)
-        if g_output is None:
-            sizes = inputs.query.shape[-2], inputs.value.shape[-1]
-            g_output = inputs.query.new_zeros(1).expand(*mechanism.leading, *sizes)
-        with torch.autocast(inputs.query.device.type, enabled=False):
-            stripes = Stripes(mechanism, inputs, ctx.visibility, bias_tiles)
-            gradients = stripes.backward(g_output, g_state if mechanism.state else None, needs_grad)
-        pairs = zip(gradients, inputs, strict=False)
-        cast = (None if g is None or x is None else g.to(x.dtype) for g, x in pairs)
-        return (None, None, None, *cast, *_NO_GRADIENTS, *(() if bias_tiles is None else bias_tiles.gradients()))
 
 
 BLOCKED = Algorithm("tiled.blocked", "blocked", "tiles of whole rows that fit the cache", refuses, work, run)

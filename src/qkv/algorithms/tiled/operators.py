@@ -20,7 +20,7 @@ from qkv.masks.base import Bounds, Grid
 from qkv.masks.lower import Visibility
 from qkv.scores.pointwise import POINTWISE, number_of
 
-_INPUTS, _VALUE = len(Inputs._fields), Inputs._fields.index("value")
+_INPUTS = len(Inputs._fields)
 TENSORS = _INPUTS + 3
 """How many arguments are tensors or None: the inputs, the bounds `first` and `last`, and a dense mask."""
 _SETTINGS = TENSORS + 4
@@ -60,7 +60,7 @@ _SCHEMA = (
 @torch.library.custom_op("qkv::blocked", mutates_args=(), schema=f"({_SCHEMA}) -> (Tensor, Tensor)")
 def blocked(*args: Any) -> tuple[Tensor, Tensor]:
     """Return the output (..., Q, V) and the row state (..., Q), which is empty if not requested."""
-    return _stripes(args).forward(args[_VALUE].dtype)
+    return _stripes(args).forward()
 
 
 @blocked.register_fake

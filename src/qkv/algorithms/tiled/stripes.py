@@ -25,15 +25,13 @@ from qkv.masks.lower import Visibility
 from qkv.scores.pointwise import GaussianShape, Softcap, rooted, steepness
 from qkv.values.execution import on_host
 
-SAVED = len(Inputs._fields)
-"""How many of an autograd function's saved tensors are inputs; those of the mask follow."""
-
 
 @final
 class Stripes:
     """A problem cut into stripes, which are computed one after another from its inputs.
 
-    Half precision is computed in float32.
+    Half precision is computed in float32. The output has the dtype of the values, also where a score computed wider
+    operands.
 
     Args:
         mechanism, inputs: the problem.
@@ -44,7 +42,7 @@ class Stripes:
     def __init__(
         self, mechanism: Mechanism, inputs: Inputs, visibility: Visibility, bias_tiles: PositionTiles | None = None
     ) -> None:
-        self.mechanism, self.bias_tiles = mechanism, bias_tiles
+        self.mechanism, self.bias_tiles, self.output_dtype = mechanism, bias_tiles, inputs.value.dtype
         self.dtype = torch.float64 if inputs.query.dtype == torch.float64 else torch.float32
         # A scalar stays float64: it does not promote the tensors that it is combined with.
         cast = [None if x is None else x.to(self.dtype) if x.ndim else x for x in inputs[:DIFFERENTIABLE]]
@@ -62,10 +60,10 @@ class Stripes:
         sizes = mechanism.leading, self.queries, self.keys
         self.kept = None if inputs.seed is None else Kept(inputs.seed, *sizes, mechanism.dropout)
 
-    def forward(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def forward(self) -> tuple[Tensor, Tensor]:
         """Return the output (..., Q, V) and the row state (..., Q), float64, which is empty if not requested."""
         query, value = self.inputs.query, self.inputs.value
-        output = query.new_empty(*self.mechanism.leading, self.queries, value.shape[-1], dtype=dtype)
+        output = query.new_empty(*self.mechanism.leading, self.queries, value.shape[-1], dtype=self.output_dtype)
         rows = self.queries if self.mechanism.state else 0
         state = query.new_empty(*self.mechanism.leading, rows, dtype=torch.float64)
         for tile in self.tiling.widest_first():
@@ -142,45 +140,38 @@ class Stripes:
         """Add a stripe's share to the gradients."""
         items = slices.items
         if buffers.value is not None:
-            _add(take(buffers.value, items, slices.columns), batched(g.mT, stripe.applied).mT)
+            add_gradient(take(buffers.value, items, slices.columns), batched(g.mT, stripe.applied).mT)
         g_weights = batched(g, take(self.inputs.value, items, slices.columns).mT)
         if stripe.dropout_factors is not None:
             g_weights *= stripe.dropout_factors
         g_scores, g_parameter = self.rule.backward(stripe.row, stripe.weights, Upstream(g_weights, g_state))
         if buffers.parameter is not None and g_parameter is not None:
-            _add(take(buffers.parameter, items), g_parameter)
+            add_gradient(take(buffers.parameter, items), g_parameter)
         if g_scores is None:
             return
         if stripe.row.visible is not None:
             g_scores.masked_fill_(~stripe.row.visible, 0)
-        self._backward_bias(buffers, slices, g_scores)
+        add_bias_gradients(buffers, slices, g_scores, self.queries)
+        if self.bias_tiles is not None and self.bias_tiles.learns:
+            self.bias_tiles.add_gradient(slices, g_scores)
         g_x = pointwise_gradient(self.mechanism.pointwise, stripe.x, stripe.y, g_scores)
         if g_x is not None and any(
             buffer is not None for buffer in (buffers.query, buffers.key, buffers.scale, buffers.vector)
         ):
             self._backward_core(buffers, slices, stripe, g_x)
 
-    def _backward_bias(self, buffers: Gradients, slices: TileSlices, g_scores: Tensor) -> None:
-        items, rows, columns = slices
-        if buffers.bias is not None:
-            _add(take(buffers.bias, items, rows, columns), g_scores)
-        if buffers.diagonals is not None:
-            _add(take(buffers.diagonals, items)[..., window(rows, columns, self.queries)], diagonal_sums(g_scores))
-        if self.bias_tiles is not None and self.bias_tiles.learns:
-            self.bias_tiles.add_gradient(slices, g_scores)
-
     def _backward_core(self, buffers: Gradients, slices: TileSlices, stripe: "Stripe", g_x: Tensor) -> None:
         items = slices.items
         if buffers.scale is not None:
-            _add(take(buffers.scale, items), (g_x * stripe.core).sum((-2, -1), keepdim=True))
+            add_gradient(take(buffers.scale, items), (g_x * stripe.core).sum((-2, -1), keepdim=True))
         g_core = g_x * _factor(stripe.scale, self.mechanism.factor)
         gradients: CoreGradients = self.core.backward(stripe.operands, g_core)
         if buffers.query is not None:
-            _add(take(buffers.query, items, slices.rows), gradients.query)
+            add_gradient(take(buffers.query, items, slices.rows), gradients.query)
         if buffers.key is not None:
-            _add(take(buffers.key, items, slices.columns), gradients.key)
+            add_gradient(take(buffers.key, items, slices.columns), gradients.key)
         if buffers.vector is not None and gradients.vector is not None:
-            _add(take(buffers.vector, items), gradients.vector)
+            add_gradient(take(buffers.vector, items), gradients.vector)
 
 
 class Stripe(NamedTuple):
@@ -216,6 +207,16 @@ def _factor(scale: Tensor | None, factor: float) -> Tensor | float:
     return factor if scale is None else scale
 
 
-def _add(buffer: Tensor, g: Tensor) -> None:
+def add_gradient(buffer: Tensor, g: Tensor) -> None:
     """Add a gradient to a buffer, summed over the dimensions that the buffer broadcasts."""
     buffer += g if g.shape == buffer.shape else g.sum_to_size(buffer.shape)
+
+
+def add_bias_gradients(buffers: Gradients, slices: TileSlices, g_scores: Tensor, queries: int) -> None:
+    """Add the gradients of a tile's scores to those of a bias or of its diagonals."""
+    items, rows, columns = slices
+    if buffers.bias is not None:
+        add_gradient(take(buffers.bias, items, rows, columns), g_scores)
+    if buffers.diagonals is not None:
+        part = take(buffers.diagonals, items)[..., window(rows, columns, queries)]
+        add_gradient(part, diagonal_sums(g_scores))

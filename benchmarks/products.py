@@ -3,8 +3,9 @@
     python -m benchmarks.products                two threads
     python -m benchmarks.products --threads 1
 
-Contenders alternate in one run; figures are medians of wall time in microseconds. "turned" is PyTorch's product with
-the weight transposed beforehand, "panels" the packed weight of `qkv.linalg.packed`, "packed" oneDNN's own layout.
+Contenders alternate in one run; figures are medians in microseconds, of processor time on one thread. "turned" is
+PyTorch's product with the weight transposed beforehand, "panels" the packed weight of `qkv.linalg.packed`, "packed"
+oneDNN's own layout.
 Results go to benchmarks/results/products.json, by processor and threads; `qkv.linalg.matmul` decides by them.
 """
 
@@ -27,13 +28,16 @@ FEW = ((16, 512, 1536), (28, 512, 1536), (128, 512, 1536), (16, 1024, 1536), (16
 """Rows, terms and columns of the steps of an RNN."""
 STEP = ((64, 256, 256), (64, 256, 768), (64, 256, 1024), (64, 1024, 256), (64, 256, 8000), (320, 256, 8000))
 """The same for a decoder of `benchmarks.decode`, greedy; the last one by a beam of five."""
-LARGE = ((1024, 256, 768), (1024, 256, 1024), (1024, 1024, 256), (1024, 256, 8000))
-"""The same for training steps of `benchmarks.train`."""
+TRAINED = (
+    *((192, 64, 256), (768, 64, 256), (128, 256, 512), (256, 256, 512)),
+    *((1024, 256, 768), (1024, 256, 1024), (1024, 1024, 256), (1024, 256, 8000)),
+)
+"""The same for training steps: of small layers, and of `benchmarks.train`."""
 TURNS, SECONDS = 15, 0.004
 
 
 def runs(rows: int, terms: int, columns: int) -> dict[str, Callable[[], object]]:
-    """Return the products of a layer: forward, and where there are many rows, those of its gradients."""
+    """Return the products of a layer: forward, and where it is trained, those of its gradients."""
     weight, bias, x = torch.randn(columns, terms), torch.randn(columns), torch.randn(rows, terms)
     grad, turned, panels = torch.randn(rows, columns), weight.mT.contiguous(), PackedWeight(weight)
     packed = torch.ops.mkldnn._reorder_linear_weight.default(weight, None)
@@ -49,7 +53,7 @@ def runs(rows: int, terms: int, columns: int) -> dict[str, Callable[[], object]]
         "oneDNN": lambda: onednn(x, weight, bias),
         "oneDNN, packed": lambda: onednn(x, packed, bias),
     }
-    if rows < LARGE[0][0]:
+    if (rows, terms, columns) not in TRAINED:
         return forward
     # oneDNN copies a column-major first operand, so it gets the smaller one first.
     by_weight = (lambda: onednn(x.mT, grad.mT).mT) if terms < columns else (lambda: onednn(grad.mT, x.mT))
@@ -62,10 +66,11 @@ def runs(rows: int, terms: int, columns: int) -> dict[str, Callable[[], object]]
 
 
 def _time(run: Callable[[], object], calls: int) -> float:
-    start = time.perf_counter()
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    start = clock()
     for _ in range(calls):
         run()
-    return 1e6 * (time.perf_counter() - start) / calls
+    return 1e6 * (clock() - start) / calls
 
 
 def main() -> None:
@@ -77,7 +82,7 @@ def main() -> None:
     torch.manual_seed(0)
     report: dict[str, dict[str, int]] = {}
     with torch.inference_mode():
-        for size in (*FEW, *STEP, *LARGE):
+        for size in (*FEW, *STEP, *TRAINED):
             contenders = runs(*size)
             calls = {
                 name: max(1, int(1e6 * SECONDS / min(_time(run, 1) for _ in "1234")))

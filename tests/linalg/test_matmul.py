@@ -32,10 +32,11 @@ def asked_anew() -> Iterator[None]:
 
 @pytest.fixture
 def onednn(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As on a processor whose widest registers MKL leaves unused."""
+    """As on a processor whose widest registers MKL leaves unused, for smaller products than there."""
     if not torch._C._has_mkldnn:
         pytest.skip("PyTorch without oneDNN")
     monkeypatch.setattr(matmul, "_onednn_is_faster", lambda: True)
+    monkeypatch.setattr(matmul, "_MIN_MULTIPLICATIONS", 2**20)
     return
 
 
@@ -270,7 +271,7 @@ ITEMS = [
 def test_products_of_batches_are_pytorchs(
     left: tuple[int, ...], right: tuple[int, ...], gaps: bool, turned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(matmul, "_MIN_MULTIPLICATIONS_PER_ITEM", 1)
+    monkeypatch.setattr(matmul, "_MIN_MULTIPLICATIONS", 1)
     torch.manual_seed(0)
     one, other = (_laid_out(torch.randn(shape), gaps, turned) for shape in (left, right))
     wide = one.double() @ other.double()

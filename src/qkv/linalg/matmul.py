@@ -3,9 +3,9 @@
 Which code that is was measured for each kind of product (docs/understanding/planner.md):
 
 - Large products and those of a backward pass: by oneDNN, which ships with PyTorch, on processors with registers of 512
-  bits that MKL reports it does not use; there oneDNN takes about half the time for the same sums. Everywhere else
-  PyTorch's own products are as fast or faster. oneDNN is called through one private operator, in this module only;
-  where the operator is missing or its result is wrong, PyTorch computes the product.
+  bits that MKL reports it does not use; there oneDNN takes half (Zen 5) to nine tenths (Zen 4) of the time for the same
+  sums. Everywhere else PyTorch's own products are as fast or faster. oneDNN is called through one private operator, in
+  this module only; where the operator is missing or its result is wrong, PyTorch computes the product.
 - Products of a few rows with a weight that is used repeatedly: with the weight packed for our own kernel, on every
   processor whose registers hold 256 bits or more.
 
@@ -33,13 +33,12 @@ from qkv.values.plain_modules import is_plain
 if TYPE_CHECKING:
     from qkv.linalg.packed import PackedWeight
 
-_MIN_MULTIPLICATIONS = 2**20
-"""Multiplications below which the call overhead of oneDNN and of packed weights outweighs the gain."""
-_MIN_MULTIPLICATIONS_PER_ITEM = 2**23
-"""The same for one item of a batch, whose result is copied to the batch's.
+_MIN_MULTIPLICATIONS = 2**23
+"""Multiplications of one product, or of one item of a batch, below which oneDNN saves no time.
 
-On two threads 256 × 256 × 64 takes as long as by MKL, 512 × 512 × 64 two thirds of that; and each item waits for both
-cores, even if other work uses them.
+On one thread of a Zen 4, a layer's product and its two gradients take 1.5 times as long as PyTorch's at 192 × 64 × 256,
+1.2 times at 64 × 256 × 512, and as long at 256 × 256 × 512: oneDNN's operator starts in 13 µs, PyTorch's in 2. On two
+threads each item of a batch waits for both cores, even if other work uses them.
 """
 _MIN_FOR_PANELS = 2**26
 """Multiplications from which repeated weights are packed into panels; a short decoding process loads no kernels."""
@@ -251,7 +250,7 @@ def batched(left: Tensor, right: Tensor, allocate: Callable[[Shape], Tensor] | N
 
 def onednn_favored(left: Tensor, right: Tensor) -> bool:
     """Return whether `batched` uses oneDNN."""
-    large = left.shape[-2] * right.shape[-2] * right.shape[-1] >= _MIN_MULTIPLICATIONS_PER_ITEM
+    large = left.shape[-2] * right.shape[-2] * right.shape[-1] >= _MIN_MULTIPLICATIONS
     return large and left.shape[-1] == right.shape[-2] and _onednn_computes(left, right)
 
 
@@ -296,7 +295,12 @@ def onednn_serves(x: Tensor, weight: Tensor) -> bool:
     `torch.backends.mkldnn.set_flags(False)` leaves these products to PyTorch. So do shapes that do not fit: the private
     operator checks nothing, while PyTorch's error names the shapes.
     """
-    return _fits(x, weight) and _rows_are_disjoint(weight) and _onednn_computes(x, weight)
+    return (
+        _fits(x, weight)
+        and x.numel() * weight.shape[0] >= _MIN_MULTIPLICATIONS
+        and _rows_are_disjoint(weight)
+        and _onednn_computes(x, weight)
+    )
 
 
 def packed_serves(x: Tensor) -> bool:
@@ -307,11 +311,10 @@ def packed_serves(x: Tensor) -> bool:
 
 
 def _fits(x: Tensor, weight: Tensor) -> bool:
-    """Return whether a product is large enough that code other than PyTorch's is faster, and its shapes fit."""
+    """Return whether the shapes of a product fit, in an eager call."""
     if torch.compiler.is_compiling():  # before sizes are tested, which would tie a traced program to them
         return False
-    large = weight.ndim == 2 and x.ndim > 1 and x.numel() * weight.shape[0] >= _MIN_MULTIPLICATIONS
-    return large and x.shape[-1] == weight.shape[1]
+    return weight.ndim == 2 and x.ndim > 1 and x.shape[-1] == weight.shape[1]
 
 
 def _rows_are_disjoint(weight: Tensor) -> bool:

@@ -101,7 +101,7 @@ def test_products_by_onednn_differ_by_rounding(backend: str, mask: str, monkeypa
     if not torch._C._has_mkldnn:
         pytest.skip("PyTorch without oneDNN")
     monkeypatch.setattr(matmul, "_onednn_is_faster", lambda: True)
-    monkeypatch.setattr(matmul, "_MIN_MULTIPLICATIONS_PER_ITEM", 1)
+    monkeypatch.setattr(matmul, "_MIN_MULTIPLICATIONS", 1)
     monkeypatch.setattr(matmul, "LONGEST", 4)
     torch.manual_seed(0)
     for score in (ScaledDot(), Gaussian(1.5)):

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from qkv.algorithms.additive.direct import Upstream, Weighting
 from qkv.algorithms.additive.factored import backward, factor, forward
 from qkv.compiled import thread_pool
 from qkv.engine.key_ranges import key_ranges
@@ -101,15 +102,16 @@ def contenders(shape: Shape, compiled: bool) -> dict[str, Callable[[], object]]:
     a, b, value, grad = draw(n, queries, width), draw(n, keys, width), draw(n, keys, columns), draw(n, queries, columns)
     v = draw(1, width) / np.float32(np.sqrt(width))
     ranges = key_ranges(np.dtype(np.float32), n, queries, keys)
+    weighting = Weighting(ranges)
     leaves = [torch.from_numpy(x).requires_grad_() for x in (a, b, v[0], value)]
     g = torch.from_numpy(grad)
 
     def ours() -> object:
-        return forward(factor(a, b, v, ranges), value, ranges)
+        return forward(factor(a, b, v, ranges), value, weighting)
 
     def ours_both() -> object:
         factors = factor(a, b, v, ranges)
-        return backward(factors, v, value, ranges, forward(factors, value, ranges), grad)
+        return backward(factors, v, value, weighting, forward(factors, value, weighting), Upstream(grad))
 
     def full(equation: Callable[..., torch.Tensor] = equation) -> object:
         with torch.no_grad():

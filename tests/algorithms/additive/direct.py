@@ -10,7 +10,8 @@ from tests.contract.orders import ORDERS, Order
 from tests.seed import stored
 from torch import Tensor
 
-from qkv.algorithms.additive.factored import AdditiveGradients, Rows, Rule, backward, factor, forward
+from qkv.algorithms.additive.direct import AdditiveGradients, Rows, Rule, Upstream, Weighting
+from qkv.algorithms.additive.factored import backward, factor, forward
 from qkv.engine.dropout import keep_mask
 from qkv.engine.key_ranges import Drop, KeyRanges, key_ranges
 
@@ -30,6 +31,10 @@ class Case:
     rule: Rule = "softmax"
     shift: np.ndarray | None = None
     drop: Drop | None = None
+
+    @property
+    def weighting(self) -> Weighting:
+        return Weighting(self.sight, self.rule, self.shift, self.drop)
 
     def cast(self, dtype: type) -> "Case":
         shift = None if self.shift is None else self.shift.astype(dtype)
@@ -136,12 +141,9 @@ def ours(c: Case, grad: np.ndarray, grad_lse: np.ndarray | None = None) -> dict[
 def run(c: Case, grad: np.ndarray, grad_lse: np.ndarray | None = None) -> tuple[Rows, AdditiveGradients]:
     """Run the kernels forward and backward."""
     factors = factor(c.query, c.key, c.vector, c.sight)
-    rows = forward(factors, c.value, c.sight, c.rule, c.shift, c.drop)
-    gradients = backward(
-        factors, c.vector, c.value, c.sight, rows, grad,
-        rule=c.rule, shift=c.shift, drop=c.drop, grad_lse=grad_lse, bias_gradient=c.sight.bias.size > 0,
-    )  # fmt: skip
-    return rows, gradients
+    rows = forward(factors, c.value, c.weighting)
+    upstream = Upstream(grad, grad_lse, bias=c.sight.bias.size > 0)
+    return rows, backward(factors, c.vector, c.value, c.weighting, rows, upstream)
 
 
 def assert_as_exact(make: Callable[[int], Case], dtype: type = np.float32, *, grad_lse: bool = False) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.algorithms.additive.direct import Case, assert_as_exact, case, judged, ours, run
 
+from qkv.algorithms.additive.direct import Upstream, Weighting
 from qkv.algorithms.additive.factored import backward, factor, forward, tile_size
 from qkv.compiled import thread_pool
 from qkv.engine.key_ranges import Drop, key_ranges
@@ -156,7 +157,9 @@ def test_saturated_features_of_large_weight_have_finite_scores(dtype, weight):
     for distance in (4.8, 4.9, 5.2, 9.0, 12.0):
         rows, vector = np.full((1, 40, 8), distance, dtype), np.full((1, 8), weight, dtype)
         sight = key_ranges(rows.dtype, 1, 40, 40)
-        out = forward(factor(rows, rows, vector, sight), np.eye(40, dtype=dtype)[None], sight, "identity").out
+        out = forward(
+            factor(rows, rows, vector, sight), np.eye(40, dtype=dtype)[None], Weighting(sight, "identity")
+        ).out
         np.testing.assert_allclose(out, 8 * weight * np.tanh(2 * distance), rtol=1e-6)
 
 
@@ -169,7 +172,7 @@ def test_scores_of_few_features_are_about_as_exact_as_the_literal_sum(deviation)
         a, b = (draw.normal(scale=deviation, size=(1, 32, 6)).astype(np.float32) for _ in range(2))
         vector = draw.normal(size=(1, 6)).astype(np.float32)
         sight, ones = key_ranges(a.dtype, 1, 32, 32), np.eye(32, dtype=np.float32)[None]
-        scores = forward(factor(a, b, vector, sight), ones, sight, "identity").out[0]
+        scores = forward(factor(a, b, vector, sight), ones, Weighting(sight, "identity")).out[0]
         exact = np.tanh(a[0, :, None].astype(float) + b) @ vector[0].astype(float)
         terms = np.tanh(a[0, :, None] + b) * vector[0]
         errors.append(scores - exact)
@@ -246,7 +249,7 @@ def test_visible_nan_stays_visible_in_its_rows_only():
     last[0, :4] = 20
     c = case(10, last=last)
     c.key[0, 25, 3] = np.nan
-    out = forward(factor(c.query, c.key, c.vector, c.sight), c.value, c.sight).out
+    out = forward(factor(c.query, c.key, c.vector, c.sight), c.value, c.weighting).out
     assert np.isnan(out[0, 4:]).all()
     assert np.isfinite(out[0, :4]).all()
     assert np.isfinite(out[1]).all()
@@ -362,9 +365,9 @@ def test_few_queries_take_no_factors():
     made = factor(c.query, c.key, c.vector, c.sight)
     assert made.few
     assert np.shares_memory(made.right, c.key)
-    out = forward(made, c.value, c.sight).out
+    out = forward(made, c.value, c.weighting).out
     c.query[0, 0, 0] = np.nan
-    broken = forward(factor(c.query, c.key, c.vector, c.sight), c.value, c.sight).out
+    broken = forward(factor(c.query, c.key, c.vector, c.sight), c.value, c.weighting).out
     assert np.isnan(broken[0]).all()
     assert np.array_equal(broken[1], out[1])
 
@@ -374,11 +377,10 @@ def test_other_gradients_are_the_same_bits_without_those_of_keys_and_values(name
     c = case(22, **{"keys": 50, **EXACT[name]})
     made, bias = factor(c.query, c.key, c.vector, c.sight), c.sight.bias.size > 0
     assert made.few
-    more = {"rule": c.rule, "shift": c.shift, "drop": c.drop}
-    rows = forward(made, c.value, c.sight, **more)
+    rows = forward(made, c.value, c.weighting)
     grad = np.random.default_rng(0).normal(size=rows.out.shape).astype(np.float32)
     whole, part = (
-        backward(made, c.vector, c.value, c.sight, rows, grad, bias_gradient=bias, memory_gradient=wanted, **more)
+        backward(made, c.vector, c.value, c.weighting, rows, Upstream(grad, bias=bias, memory=wanted))
         for wanted in (True, False)
     )
     assert part.key is None
@@ -397,12 +399,12 @@ def test_row_of_one_key_has_no_gradient_but_its_value():
 def test_rows_do_not_depend_on_other_rows():
     c = case(18, items=1, queries=130, keys=300, width=64, columns=16)
     made = factor(c.query, c.key, c.vector, c.sight)
-    whole = forward(made, c.value, c.sight)
+    whole = forward(made, c.value, c.weighting)
     sight = replace(c.sight, first=c.sight.first.copy(), last=c.sight.last.copy())
     # In most groups of four, a few rows.
     changed = np.arange(130) % 3 == 0
     sight.last[0, changed] = 7
-    part = forward(made, c.value, sight)
+    part = forward(made, c.value, Weighting(sight))
     assert np.array_equal(whole.out[:, ~changed], part.out[:, ~changed])
     assert not np.array_equal(whole.out[:, changed], part.out[:, changed])
 
@@ -476,5 +478,5 @@ def test_an_output_is_a_short_sum():
     c = case(24, queries=24, keys=64, columns=512)
     column = 1 + np.arange(512, dtype=np.float32) * np.float32(2.0**-12 + 2.0**-23)
     c = replace(c, key=np.zeros_like(c.key), value=np.broadcast_to(column, c.value.shape).copy())
-    out = forward(factor(c.query, c.key, c.vector, c.sight), c.value, c.sight).out
+    out = forward(factor(c.query, c.key, c.vector, c.sight), c.value, c.weighting).out
     assert np.abs(out / column.astype(np.float64) - 1).max() <= 11.44 * 2.0**-24

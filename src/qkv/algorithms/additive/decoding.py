@@ -24,7 +24,7 @@ class Steps:
         self._shape, self._vector = items.query.shape, items.vector
         self.memory = items.key, items.value
         self._memory = tuple(map(operators.as_array, (items.key, items.vector, items.value)))
-        self._ranges = operators.key_ranges_of(items)
+        self._weighting = direct.Weighting(operators.key_ranges_of(items))
 
     def __call__(self, query: Tensor) -> Tensor:
         """Compute attention for queries (N, Q, A); queries and the vector receive gradients."""
@@ -32,19 +32,19 @@ class Steps:
         if torch.is_grad_enabled() and (query.requires_grad or self._vector.requires_grad):
             output: Tensor = _DecodingStep.apply(query, self._vector, self)  # type: ignore[no-untyped-call]
             return output
-        return torch.from_numpy(self.forward(query)[0])
+        return torch.from_numpy(self.forward(query).out)
 
-    def forward(self, query: Tensor) -> tuple[Any, ...]:
+    def forward(self, query: Tensor) -> direct.Rows:
         """Return output, largest scores and sums, as arrays."""
-        return direct.forward(self._inputs(query), self._ranges, 0, None, None)
+        return direct.forward(self._inputs(query), self._weighting)
 
-    def backward(self, query: Tensor, rows: tuple[Any, ...], grad: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(self, query: Tensor, rows: direct.Rows, grad: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradients of query and vector."""
-        request = (grad.contiguous().numpy(), None, False, False)
-        gradients = direct.backward(self._inputs(query), self._ranges, 0, None, None, rows, request)
-        return torch.from_numpy(gradients[0]), torch.from_numpy(gradients[3])
+        upstream = direct.Upstream(grad.contiguous().numpy(), memory=False)
+        gradients = direct.backward(self._inputs(query), self._weighting, rows, upstream)
+        return torch.from_numpy(gradients.query), torch.from_numpy(gradients.vector)
 
-    def _inputs(self, query: Tensor) -> Any:
+    def _inputs(self, query: Tensor) -> direct.Inputs:
         key, vector, value = self._memory
         return query.detach().contiguous().numpy(), key, vector, value
 
@@ -53,16 +53,17 @@ class _DecodingStep(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, vector: Tensor, steps: Steps) -> Tensor:
         rows = steps.forward(query)
-        output = torch.from_numpy(rows[0])
+        output = torch.from_numpy(rows.out)
         # Everything that the backward pass reads, so that PyTorch detects in-place changes.
         ctx.save_for_backward(query, output, vector, *steps.memory)
-        ctx.steps, ctx.rows = steps, rows[1:]
+        ctx.steps, ctx.state = steps, rows[1:]
         return output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         query, output, *_ = ctx.saved_tensors
-        gradients: tuple[Any, ...] = ctx.steps.backward(query, (output.detach().numpy(), *ctx.rows), grad.detach())
+        rows = direct.Rows(output.detach().numpy(), *ctx.state)
+        gradients: tuple[Any, ...] = ctx.steps.backward(query, rows, grad.detach())
         if torch.is_grad_enabled():
             gradients = forbid_differentiation("fused", gradients, (grad, *ctx.saved_tensors))
         return *gradients, None

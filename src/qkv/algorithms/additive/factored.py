@@ -47,7 +47,7 @@ multiply-adds: `benchmarks/kernels_tanh_sum.py`.
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, NamedTuple, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,16 +55,15 @@ from numpy.typing import NDArray
 from qkv.algorithms.additive import direct
 from qkv.algorithms.additive.backward_kernel import BLOCK
 from qkv.algorithms.additive.backward_kernel import backward as _backward
+from qkv.algorithms.additive.direct import AdditiveGradients, Rows, Upstream, Weighting
 from qkv.algorithms.additive.factors_kernel import factors as _factors
 from qkv.algorithms.additive.few_queries import few
 from qkv.algorithms.additive.forward_kernel import forward as _forward
 from qkv.algorithms.additive.layout_kernel import collect as _collect
 from qkv.algorithms.additive.layout_kernel import lay_out as _lay_out
 from qkv.compiled import thread_pool
-from qkv.engine.key_ranges import Array, Drop, KeyRanges, arguments, summed
+from qkv.engine.key_ranges import Array, KeyRanges, summed
 
-Rule = Literal["softmax", "identity", "sigmoid"]
-_RULES = {"softmax": 0, "identity": 1, "sigmoid": 2}
 # X₀, the largest R + ½ + X₀, the bound on |a| + |b| for small activations, whether the polynomial is exact enough, and
 # the largest a + b that needs no cap: e^{2(a+b)} stays below 2^28 (float64: 2^60).
 _LIMITS = {4: np.array([9.02, 26.7, 0.5, 1.0, 9.7]), 8: np.array([19.1, 186.0, 0.5, 0.0, 20.7])}
@@ -96,40 +95,6 @@ class Factors:
     def few(self) -> bool:
         """Whether queries are so few that each tanh is computed directly."""
         return bool(self.count.shape[1] == 0)
-
-
-class Rows(NamedTuple):
-    """The output and row state of the forward pass.
-
-    Attributes:
-        out: (N, Q, V); 0 in a row that sees no key.
-        top: (N, Q), the largest score of a softmax row, −inf if it sees no key.
-        total: (N, Q), Σ exp(s − top) of a softmax row; lse = top + log(total).
-    """
-
-    out: Array
-    top: Array
-    total: Array
-
-
-class AdditiveGradients(NamedTuple):
-    """The gradients that the backward pass returns.
-
-    Attributes:
-        query: (N, Q, A).
-        key: (N, K, A); None with few queries, if not requested.
-        value: (N, K, V), likewise.
-        vector: (C, A).
-        bias: in the shape of the bias; None if not requested.
-        shift: (N, Q), for a sigmoid.
-    """
-
-    query: Array
-    key: Array | None
-    value: Array | None
-    vector: Array
-    bias: Array | None
-    shift: Array
 
 
 def factor(query: Array, key: Array, vector: Array, ranges: KeyRanges) -> Factors:
@@ -191,23 +156,13 @@ def tile_size(keys: int, width: int) -> int:
     return min(max(64, min(512, 65536 // max(width, 1) // 16 * 16)), max(16, (keys + 15) // 16 * 16))
 
 
-def forward(
-    factors: Factors,
-    value: Array,
-    ranges: KeyRanges,
-    rule: Rule = "softmax",
-    shift: Array | None = None,
-    drop: Drop | None = None,
-) -> Rows:
+def forward(factors: Factors, value: Array, weighting: Weighting) -> Rows:
     """Compute additive attention from its factors.
 
     Args:
         factors: the factors of queries and keys.
         value: (N, K, V), C-contiguous.
-        ranges: the keys that each row may see, and the bias.
-        rule: the normalizer: `softmax`, `identity` (also for the mean, which is divided afterwards) or `sigmoid`.
-        shift: (N, Q), added to the scores of a sigmoid.
-        drop: dropout on the weights.
+        weighting: how scores become weights.
 
     Returns:
         Output and row state.
@@ -219,47 +174,32 @@ def forward(
         >>> from qkv.engine.key_ranges import key_ranges
         >>> a, b, v = np.zeros((1, 2, 8)), np.ones((1, 3, 8)), np.ones((1, 8))
         >>> ranges = key_ranges(a.dtype, 1, 2, 3)
-        >>> forward(factor(a, b, v, ranges), np.arange(3.0).reshape(1, 3, 1), ranges).out.ravel()
+        >>> forward(factor(a, b, v, ranges), np.arange(3.0).reshape(1, 3, 1), Weighting(ranges)).out.ravel()
         array([1., 1.])
     """
     if factors.few:
-        return Rows(*direct.forward(_inputs(factors, value), ranges, _RULES[rule], shift, drop))
+        return direct.forward(_inputs(factors, value), weighting)
     (items, queries, _), dtype = factors.left.shape, value.dtype
     out = np.empty((items, queries, value.shape[2]), dtype)
     top, total = np.empty((items, queries), dtype), np.empty((items, queries), dtype)
     rows, size = items * queries, factors.right.shape[3]
     factor_arrays = factors.left, factors.right, factors.weight, factors.count
-    kernel_arguments = _RULES[rule], *factor_arrays, value, *arguments(ranges, shift, drop, dtype), out, top, total
+    kernel_arguments = weighting.code, *factor_arrays, value, *weighting.arguments(dtype), out, top, total
     time = rows * value.shape[1] * (factors.left.shape[2] + value.shape[2] / 2) * 6e-5
     thread_pool.run_in_chunks(_forward, dtype, rows, time, kernel_arguments, (((4, size), dtype), ((64,), dtype)))
     return Rows(out, top, total)
 
 
 def backward(
-    factors: Factors,
-    vector: Array,
-    value: Array,
-    ranges: KeyRanges,
-    rows: Rows,
-    grad: Array,
-    *,
-    rule: Rule = "softmax",
-    shift: Array | None = None,
-    drop: Drop | None = None,
-    grad_lse: Array | None = None,
-    bias_gradient: bool = False,
-    memory_gradient: bool = True,
+    factors: Factors, vector: Array, value: Array, weighting: Weighting, rows: Rows, upstream: Upstream
 ) -> AdditiveGradients:
     """Compute the gradients of additive attention, in memory linear in Q and K.
 
     Args:
-        factors, value, ranges, rule, shift, drop: as given to `forward`.
+        factors, value, weighting: as given to `forward`.
         vector: as given to `factor`.
         rows: the result of `forward`.
-        grad: the gradient of the output, (N, Q, V), C-contiguous.
-        grad_lse: the gradient of the lse (N, Q), for a softmax.
-        bias_gradient: whether to compute the gradient of the bias.
-        memory_gradient: whether to compute those of keys and values; unless queries are few they are always computed.
+        upstream: gradients of output and lse, and which gradients to compute.
 
     Returns:
         The gradients.
@@ -267,19 +207,19 @@ def backward(
     Example:
         >>> from qkv.engine.key_ranges import key_ranges
         >>> a, b, v = np.zeros((1, 2, 8)), np.ones((1, 3, 8)), np.ones((1, 8))
-        >>> ranges, value = key_ranges(a.dtype, 1, 2, 3), np.arange(3.0).reshape(1, 3, 1)
-        >>> factors = factor(a, b, v, ranges)
-        >>> backward(factors, v, value, ranges, forward(factors, value, ranges), np.ones((1, 2, 1))).value.ravel()
+        >>> weighting, value = Weighting(key_ranges(a.dtype, 1, 2, 3)), np.arange(3.0).reshape(1, 3, 1)
+        >>> factors = factor(a, b, v, weighting.ranges)
+        >>> rows, upstream = forward(factors, value, weighting), Upstream(np.ones((1, 2, 1)))
+        >>> backward(factors, v, value, weighting, rows, upstream).value.ravel()
         array([0.66666667, 0.66666667, 0.66666667])
     """
     if factors.few:
-        request = (grad, grad_lse, bias_gradient, memory_gradient)
-        gradients = direct.backward(_inputs(factors, value), ranges, _RULES[rule], shift, drop, tuple(rows), request)
-        return AdditiveGradients(*gradients)
+        return direct.backward(_inputs(factors, value), weighting, rows, upstream)
     (items, queries, padded_width), dtype = factors.left.shape, value.dtype
     keys, width, size = value.shape[1], value.shape[2], factors.right.shape[3]
     time = items * queries * keys * (padded_width + width / 2) * 1.5e-4
-    boxes, parts, bias_parts = _boxes(items, queries, time, ranges if bias_gradient else None)
+    ranges = weighting.ranges
+    boxes, parts, bias_parts = _boxes(items, queries, time, ranges if upstream.bias else None)
     tiles = np.empty((items, factors.right.shape[1], (width + 3) // 4 * 4, size), dtype)
     sums = (
         np.zeros((items, queries, padded_width), dtype),
@@ -287,18 +227,12 @@ def backward(
         np.zeros((parts, *tiles.shape), dtype),
         np.zeros((parts, items, padded_width)),
     )
-    d_bias = np.zeros((bias_parts, *(ranges.bias.shape if bias_gradient else (0, 0, 0))), dtype)
+    d_bias = np.zeros((bias_parts, *(ranges.bias.shape if upstream.bias else (0, 0, 0))), dtype)
     d_shift = np.zeros((items, queries), dtype)
     none = np.zeros((0, 0), dtype)
-    kernel_arguments = (
-        factors.left,
-        factors.right,
-        factors.weight,
-        factors.count,
-        tiles,
-        *arguments(ranges, shift, drop, dtype),
-    )
-    state = rows.top, rows.total, rows.out, grad, none if grad_lse is None else grad_lse, keys
+    factor_arrays = factors.left, factors.right, factors.weight, factors.count
+    kernel_arguments = weighting.code, *factor_arrays, tiles, *weighting.arguments(dtype)
+    state = rows.top, rows.total, rows.out, upstream.out, none if upstream.lse is None else upstream.lse, keys
     code, lay_out = _backward.at(dtype), _lay_out.at(dtype)
 
     def lay_out_chunk(chunk: int) -> None:
@@ -310,11 +244,11 @@ def backward(
             for shape in ((padded_width, size), (BLOCK, size), (4, padded_width), (4, size), (size,), (5,))
         ]
         key_parts, grads = np.empty((4, 2), np.int64), np.zeros((BLOCK, width), dtype)
-        code(*boxes[chunk], _RULES[rule], *kernel_arguments, *state, *sums, d_bias, d_shift, *scratch, key_parts, grads)
+        code(*boxes[chunk], *kernel_arguments, *state, *sums, d_bias, d_shift, *scratch, key_parts, grads)
 
     thread_pool.run(lay_out_chunk, items, tiles.size * 1e-3)
     thread_pool.run(work, len(boxes), time)
-    return _gradients(factors, vector, ranges, value.shape, sums, d_bias.sum(0) if bias_gradient else None, d_shift)
+    return _gradients(factors, vector, ranges, value.shape, sums, d_bias.sum(0) if upstream.bias else None, d_shift)
 
 
 def _gradients(

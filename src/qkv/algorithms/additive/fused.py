@@ -83,8 +83,8 @@ def work(problem: Problem) -> Work:
 
 def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     """Flatten the leading dimensions, call the kernels, and compose sink and mean around them."""
-    compiled = problem.mode == "compiled"
-    return composed(problem, call, partial(operators.apply, compiled=compiled))
+    by_kernels = partial(operators.apply, kernels=operators.ON_HOST)
+    return composed(problem, call, operators.apply_compiled if problem.mode == "compiled" else by_kernels)
 
 
 def composed(
@@ -123,15 +123,19 @@ def _items(problem: Problem, call: Call, count: Tensor | None, reads_all: bool =
     query, key, _, vector = call.score.prepare(call.query, call.key)
     assert vector is not None
     dtype = _compute_dtype(problem.dtype)
+    vectors, vector_index = _shared(vector.to(dtype), leading, 1)
+    bias, bias_index = _shared(_bias(problem, call, dtype), leading, 2)
     return operators.Items(
         _flat(query.to(dtype), leading),
         _flat(key.to(dtype), leading),
         _flat(call.value.to(dtype), leading),
-        *_shared(vector.to(dtype), leading, 1),  # type: ignore[arg-type]
+        vectors,  # type: ignore[arg-type]
+        bias,
+        _shift(problem, call, count, dtype),
+        vector_index,
         *_bounds(problem, call),
         *_shared(_dense(problem, call), leading, 2),
-        *_shared(_bias(problem, call, dtype), leading, 2),
-        _shift(problem, call, count, dtype),
+        bias_index,
         call.seed,
     )
 

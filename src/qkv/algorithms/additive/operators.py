@@ -1,6 +1,6 @@
 """The additive kernels as differentiable PyTorch functions: eager, and as registered operators under tracing."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +16,7 @@ from qkv.masks.lower import Visibility
 from qkv.scores.pointwise import Linear
 
 if TYPE_CHECKING:
+    from qkv.algorithms.additive.direct import Weighting
     from qkv.algorithms.additive.factored import Factors
 
 
@@ -25,10 +26,10 @@ class Items(NamedTuple):
     Attributes:
         query, key, value: (N, Q, A), (N, K, A), (N, K, V).
         vector: (C, A); vector_index (N).
-        first, last: int32 (P, Q), the bounds of each row; bounds_index (N).
-        dense: bool (M, 1 or Q, K); dense_index (N).
         bias: (S, 1 or Q, K), or the diagonals of a relative bias, (S, 1, Q + K − 1); bias_index (N).
         shift: (N, Q), added to the scores of a sigmoid.
+        first, last: int32 (P, Q), the bounds of each row; bounds_index (N).
+        dense: bool (M, 1 or Q, K); dense_index (N).
         seed: the seed of dropout, int64.
     """
 
@@ -36,41 +37,59 @@ class Items(NamedTuple):
     key: Tensor
     value: Tensor
     vector: Tensor
+    bias: Tensor | None
+    shift: Tensor | None
     vector_index: Tensor | None
     first: Tensor | None
     last: Tensor | None
     bounds_index: Tensor | None
     dense: Tensor | None
     dense_index: Tensor | None
-    bias: Tensor | None
     bias_index: Tensor | None
-    shift: Tensor | None
     seed: Tensor | None
 
 
-LEARNED = tuple(Items._fields.index(name) for name in ("query", "key", "value", "vector", "bias", "shift"))
-_VECTOR_INDEX, _SHIFT = (Items._fields.index(name) for name in ("vector_index", "shift"))
-_KEY, _VALUE, _BIAS = (Items._fields.index(name) for name in ("key", "value", "bias"))
+LEARNED = 6
+"""How many of the items, counted from the first, may have gradients."""
+_NO_GRADIENTS = (None,) * (len(Items._fields) - LEARNED)
+
+Results = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Output (N, Q, V), lse (N, Q), which is empty unless requested, and the largest score and sum of each row, (N, Q)."""
 
 
-def apply(items: Items, rule: str, dropout: float, state: bool = True, compiled: bool = False) -> tuple[Tensor, Tensor]:
-    """Return output (N, Q, V) and lse (N, Q); the lse is empty unless a softmax's state is requested.
+class Kernels(NamedTuple):
+    """Kernels for additive attention, on one kind of device.
+
+    Attributes:
+        forward: takes items, rule, dropout, and whether the lse is requested; returns what the backward pass needs
+            besides tensors, and the results.
+        backward: takes items, that, the results without the lse, the gradients of output and lse, and whether bias and
+            memory (keys and values) need gradients; returns the gradients of the items that may learn.
+    """
+
+    forward: Callable[[Items, Any, float, bool], tuple[Any, Results]]
+    backward: Callable[..., tuple[Tensor | None, ...]]
+
+
+def apply(items: Items, rule: str, dropout: float, state: bool, kernels: Kernels) -> tuple[Tensor, Tensor]:
+    """Return output (N, Q, V) and lse (N, Q), differentiable; the lse is empty unless a softmax's state is requested.
 
     Args:
         items: the tensors.
         rule: the normalizer.
         dropout: the probability of dropping a weight.
         state: whether the lse is requested.
-        compiled: whether PyTorch makes a graph of the call, which then holds the registered operator.
+        kernels: what computes it.
     """
-    if compiled:
-        output, lse, _, _ = tanh_forward(*items, rule, dropout)
-        return output, lse
-    learned = (items[index] for index in LEARNED)
-    has_gradient = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in learned)
-    if not has_gradient:
-        return _forward(items, rule, state, _prepare(items, dropout))[:2]
-    output, lse = _Fused.apply(rule, dropout, state, *items)  # type: ignore[no-untyped-call]
+    if not (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in items[:LEARNED])):
+        return kernels.forward(items, rule, dropout, state)[1][:2]
+    output, lse = _Additive.apply(kernels, rule, dropout, state, *items)  # type: ignore[no-untyped-call]
+    return output, lse
+
+
+def apply_compiled(items: Items, rule: str, dropout: float, state: bool) -> tuple[Tensor, Tensor]:
+    """Return output and lse as `apply` does, by the registered operator, which a compiled graph holds."""
+    output, lse, _, _ = tanh_forward(*items, rule, dropout)
     return output, lse
 
 
@@ -78,8 +97,7 @@ class _Prepared(NamedTuple):
     """What forward and backward pass compute with, besides the tensors."""
 
     factors: "Factors"
-    ranges: KeyRanges
-    drop: Drop | None
+    weighting: "Weighting"
 
 
 def as_array(x: Tensor | None) -> Any:
@@ -87,13 +105,13 @@ def as_array(x: Tensor | None) -> Any:
     return None if x is None else x.detach().contiguous().resolve_neg().numpy()
 
 
-def _prepare(items: Items, dropout: float) -> _Prepared:
-    ranges = key_ranges_of(items)
-    from qkv.algorithms.additive import factored
+def _prepare(items: Items, rule: Any, dropout: float) -> _Prepared:
+    from qkv.algorithms.additive import direct, factored
 
+    ranges = key_ranges_of(items)
     factors = factored.factor(as_array(items.query), as_array(items.key), as_array(items.vector), ranges)
     drop = None if items.seed is None else Drop(int(items.seed), dropout)
-    return _Prepared(factors, ranges, drop)
+    return _Prepared(factors, direct.Weighting(ranges, rule, as_array(items.shift), drop))
 
 
 @lru_cache(maxsize=64)
@@ -106,7 +124,7 @@ def key_ranges_of(items: Items) -> KeyRanges:
     """Return the keys that each row may see, in the form that the kernels take."""
     (count, queries, _), keys = items.query.shape, items.key.shape[1]
     dtype = np.dtype(np.float32 if items.query.dtype == torch.float32 else np.float64)
-    if all(x is None for x in items[_VECTOR_INDEX:_SHIFT]):
+    if items.bias is None and all(x is None for x in items[LEARNED:-1]):
         return _all_visible_ranges(count, queries, keys, dtype)
     owner = np.zeros((count, 5), np.int64)
     for column, index in enumerate((items.vector_index, items.bounds_index, items.dense_index, items.bias_index)):
@@ -123,51 +141,42 @@ def key_ranges_of(items: Items) -> KeyRanges:
     )
 
 
-def _forward(items: Items, rule: Any, state: bool, prepared: _Prepared) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the output, the lse, and the two parts of the lse that the backward pass needs."""
+def _forward(items: Items, rule: str, dropout: float, state: bool) -> tuple[_Prepared, Results]:
     from qkv.algorithms.additive import factored
 
-    rows = factored.forward(
-        prepared.factors, as_array(items.value), prepared.ranges, rule, shift=as_array(items.shift), drop=prepared.drop
-    )
+    prepared = _prepare(items, rule, dropout)
+    rows = factored.forward(prepared.factors, as_array(items.value), prepared.weighting)
     output, top, total = (torch.from_numpy(x) for x in rows)
     if rule != "softmax" or not state:
-        return output, output.new_empty(output.shape[0], 0, dtype=torch.float64), top, total
+        return prepared, (output, output.new_empty(output.shape[0], 0, dtype=torch.float64), top, total)
     # In float64: rounded to float32, the state would change every weight that is computed from it.
     top64 = top.double()
-    return output, torch.where(top == -torch.inf, top64, top64 + total.double().log()), top, total
+    return prepared, (output, torch.where(top == -torch.inf, top64, top64 + total.double().log()), top, total)
 
 
 def _backward(
     items: Items,
-    rule: Any,
     prepared: _Prepared,
-    rows: tuple[Tensor, ...],
+    rows: Sequence[Tensor],
     g_output: Tensor,
     g_lse: Tensor | None,
     requested: tuple[bool, bool],
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of query, key, value, vector, bias and shift.
+    from qkv.algorithms.additive import direct, factored
 
-    `requested`: whether to compute the gradients of the bias, and of keys and values.
-    """
-    from qkv.algorithms.additive import factored
-
+    g_lse = None if prepared.weighting.rule != "softmax" or g_lse is None else g_lse.to(g_output.dtype)
     gradients = factored.backward(
         prepared.factors,
         as_array(items.vector),
         as_array(items.value),
-        prepared.ranges,
-        factored.Rows(*(as_array(x) for x in rows)),
-        as_array(g_output),
-        rule=rule,
-        shift=as_array(items.shift),
-        drop=prepared.drop,
-        grad_lse=None if rule != "softmax" or g_lse is None else as_array(g_lse.to(g_output.dtype)),
-        bias_gradient=requested[0],
-        memory_gradient=requested[1],
+        prepared.weighting,
+        direct.Rows(*map(as_array, rows)),
+        direct.Upstream(as_array(g_output), as_array(g_lse), *requested),
     )
     return tuple(None if x is None else torch.from_numpy(x) for x in gradients)
+
+
+ON_HOST = Kernels(_forward, _backward)
 
 
 class _Equation(NamedTuple):
@@ -216,7 +225,7 @@ def _equation(items: Items, rule: str, dropout: float, state: bool) -> _Equation
 
 def _by_terms(needs_grad: Sequence[bool], diagonal: bool) -> Sequence[bool]:
     """Return which of an equation's terms need a gradient, from which of the items do."""
-    query, key, value, vector, bias, shift = (needs_grad[index] for index in LEARNED)
+    query, key, value, vector, bias, shift = needs_grad[:LEARNED]
     return (query, key, value, False, vector, False, bias and not diagonal, bias and diagonal, shift)
 
 
@@ -226,18 +235,17 @@ def _by_items(gradients: Sequence[Tensor | None], items: Items) -> tuple[Tensor 
     d_bias = d_bias if d_diagonals is None else d_diagonals.unsqueeze(-2)
     d_vector = shared_sums(d_vector, items.vector, items.vector_index)
     d_bias = None if items.bias is None else shared_sums(d_bias, items.bias, items.bias_index)
-    by_index = dict(zip(LEARNED, (query, key, value, d_vector, d_bias, shift), strict=True))
-    return tuple(by_index.get(index) for index in range(len(items)))
+    return (query, key, value, d_vector, d_bias, shift, *_NO_GRADIENTS)
 
 
-def gradients_with_graph(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None) -> tuple[Any, ...]:
+def _gradients_with_graph(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None) -> tuple[Any, ...]:
     """Return the gradients with a graph."""
     items, has_state = Items(*ctx.saved_tensors[: len(Items._fields)]), ctx.rule == "softmax" and ctx.state
     mechanism, visibility, terms, constants, diagonal = _equation(items, ctx.rule, ctx.dropout, has_state)
-    needs_grad = _by_terms(ctx.needs_input_grad[3:], diagonal)
+    needs_grad = _by_terms(ctx.needs_input_grad[_SETTINGS:], diagonal)
     cotangents = (g_output, g_lse if has_state else None)
     gradients = differentiable_gradients(mechanism, visibility, terms, needs_grad, cotangents, constants)
-    return (None, None, None, *_by_items(gradients, items))
+    return (*(None,) * _SETTINGS, *_by_items(gradients, items))
 
 
 def shared_sums(gradient: Tensor | None, x: Tensor, index: Tensor | None) -> Tensor | None:
@@ -247,27 +255,35 @@ def shared_sums(gradient: Tensor | None, x: Tensor, index: Tensor | None) -> Ten
     return torch.zeros_like(x).index_add(0, index, gradient)
 
 
-class _Fused(torch.autograd.Function):
+_SETTINGS = 4
+"""How many arguments of the autograd function precede the items."""
+
+
+class _Additive(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rule: str, dropout: float, state: bool, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
-        items = Items(*tensors)  # type: ignore[arg-type]
-        prepared = _prepare(items, dropout)
-        output, lse, top, total = _forward(items, rule, state, prepared)
-        ctx.rule, ctx.prepared, ctx.dropout, ctx.state = rule, prepared, dropout, state
-        ctx.save_for_backward(*tensors, output, top, total)
+    def forward(
+        ctx: Any, kernels: Kernels, rule: str, dropout: float, state: bool, *tensors: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        ctx.prepared, (output, lse, *rows) = kernels.forward(Items(*tensors), rule, dropout, state)  # type: ignore[arg-type]
+        ctx.kernels, ctx.rule, ctx.dropout, ctx.state = kernels, rule, dropout, state
+        ctx.save_for_backward(*tensors, output, *rows)
         ctx.set_materialize_grads(False)
         return output, lse
 
     @staticmethod
-    @differentiable_by(gradients_with_graph)
+    @differentiable_by(_gradients_with_graph)
     def backward(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None) -> tuple[Any, ...]:
-        needs_grad = ctx.needs_input_grad[3:]
-        requested = needs_grad[_BIAS], needs_grad[_KEY] or needs_grad[_VALUE]
+        needs_grad = Items(*ctx.needs_input_grad[_SETTINGS:])
+        requested = needs_grad.bias, needs_grad.key or needs_grad.value
         *tensors, output, top, total = ctx.saved_tensors
         g_output = torch.zeros_like(output) if g_output is None else g_output
-        gradients = _backward(Items(*tensors), ctx.rule, ctx.prepared, (output, top, total), g_output, g_lse, requested)
-        by_index = dict(zip(LEARNED, gradients, strict=True))
-        return (None, None, None, *(by_index.get(i) if needed else None for i, needed in enumerate(needs_grad)))
+        rows = output, top, total
+        gradients = ctx.kernels.backward(Items(*tensors), ctx.prepared, rows, g_output, g_lse, requested)
+        return (*(None,) * _SETTINGS, *_needed(gradients, needs_grad), *_NO_GRADIENTS)
+
+
+def _needed(gradients: Sequence[Tensor | None], needs_grad: Sequence[Any]) -> list[Tensor | None]:
+    return [g if needed else None for g, needed in zip(gradients, needs_grad[:LEARNED], strict=True)]
 
 
 _FIRST_ITEM = 6
@@ -276,14 +292,14 @@ _SCHEMA = f"{operator_arguments(Items)}, str rule, float dropout"
 
 
 @torch.library.custom_op("qkv::tanh_sum", mutates_args=(), schema=f"({_SCHEMA}) -> (Tensor, Tensor, Tensor, Tensor)")
-def tanh_forward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def tanh_forward(*args: Any) -> Results:
     """Return output (N, Q, V), lse (N, Q), and the lse's two parts for the backward pass."""
     items, rule, dropout = Items(*args[:-2]), *args[-2:]
-    return _forward(items, rule, True, _prepare(items, dropout))
+    return _forward(items, rule, dropout, True)[1]
 
 
 @tanh_forward.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Results:
     items, queries, _ = query.shape
     top = query.new_empty(items, queries)
     lse = query.new_empty(items, queries if rest[-2] == "softmax" else 0, dtype=torch.float64)
@@ -300,7 +316,7 @@ def tanh_backward(*args: Any) -> tuple[Tensor, ...]:
     """Return the gradients of query, key, value, vector, bias and shift; empty where there is none."""
     g_output, g_lse, *rows, learns_bias = args[:_FIRST_ITEM]
     items, rule, dropout = Items(*args[_FIRST_ITEM:-2]), *args[-2:]
-    gradients = _backward(items, rule, _prepare(items, dropout), tuple(rows), g_output, g_lse, (learns_bias, True))
+    gradients = _backward(items, _prepare(items, rule, dropout), rows, g_output, g_lse, (learns_bias, True))
     return tuple(items.query.new_empty(0) if x is None else x for x in gradients)
 
 
@@ -309,7 +325,7 @@ def _(*args: Any) -> tuple[Tensor, ...]:
     learns_bias, items = args[_FIRST_ITEM - 1], Items(*args[_FIRST_ITEM:-2])
     query, bias = items.query, items.bias
     d_bias = query.new_empty(0) if bias is None or not learns_bias else bias.new_empty(bias.shape)
-    like = [x.new_empty(x.shape) for x in (query, items.key, items.value, items.vector)]
+    like = [x.new_empty(x.shape) for x in items[:4]]
     return (*like, d_bias, query.new_empty(query.shape[:2]))
 
 
@@ -323,11 +339,9 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 def _gradients(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None, *_: Any) -> tuple[Any, ...]:
     *tensors, out, top, total = ctx.saved_tensors
     g_output = torch.zeros_like(out) if g_output is None else g_output
-    needs_grad = ctx.needs_input_grad[:-2]
-    learns_bias = needs_grad[Items._fields.index("bias")]
-    gradients = tanh_backward(g_output, g_lse, out, top, total, learns_bias, *tensors, *ctx.rest)
-    by_index = dict(zip(LEARNED, gradients, strict=True))
-    return (*(by_index.get(i) if needed else None for i, needed in enumerate(needs_grad)), None, None)
+    needs_grad = Items(*ctx.needs_input_grad[:-2])
+    gradients = tanh_backward(g_output, g_lse, out, top, total, needs_grad.bias, *tensors, *ctx.rest)
+    return (*_needed(gradients, needs_grad), *_NO_GRADIENTS, None, None)
 
 
 def _setup_backward_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -6,16 +6,15 @@ them only on a device that `qkv tune --device cuda` has certified. Triton is an 
 
 import importlib.util
 import os
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from qkv.algorithms.additive import fused
-from qkv.algorithms.additive.operators import LEARNED, Items, gradients_with_graph, shared_sums
+from qkv.algorithms.additive import fused, operators
+from qkv.algorithms.additive.operators import Items, Kernels, Results, shared_sums
 from qkv.engine.algorithm import Algorithm, Facts, Result
-from qkv.engine.autograd import differentiable_by
 from qkv.engine.problem import Call, Problem, is_not
 
 INTERPRETED = "TRITON_INTERPRET"
@@ -57,38 +56,7 @@ def refuses(problem: Problem) -> str | None:
 
 def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     """Flatten the leading dimensions, call the kernels, and compose a sink around them."""
-    return fused.composed(problem, call, apply, reads_all=True)
-
-
-def apply(items: Items, rule: str, dropout: float, state: bool) -> tuple[Tensor, Tensor]:
-    """Return output (N, Q, V) and lse (N, Q), as `operators.apply` does."""
-    output, lse = _OnDevice.apply(rule, dropout, state, *items)  # type: ignore[no-untyped-call]
-    return output, lse
-
-
-class _OnDevice(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rule: str, dropout: float, state: bool, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
-        items = Items(*tensors)  # type: ignore[arg-type]
-        with torch.cuda.device_of(items.query):
-            prepared = _prepare(items)
-            rows = _forward(items, prepared)
-        output, top, total = rows
-        ctx.rule, ctx.dropout, ctx.state, ctx.prepared = rule, dropout, state, prepared
-        ctx.save_for_backward(*tensors, *rows)
-        ctx.set_materialize_grads(False)
-        return output, top.double() + total.log() if state else top.new_empty(0, dtype=torch.float64)
-
-    @staticmethod
-    @differentiable_by(gradients_with_graph)
-    def backward(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None) -> tuple[Any, ...]:
-        *tensors, output, top, total = ctx.saved_tensors
-        items = Items(*tensors)
-        g_output = torch.zeros_like(output) if g_output is None else g_output.contiguous()
-        with torch.cuda.device_of(output):
-            gradients = _backward(items, ctx.prepared, (output, top, total), g_output, g_lse)
-        by_index = dict(zip(LEARNED, gradients, strict=False))
-        return (None, None, None, *(by_index.get(i) if x else None for i, x in enumerate(ctx.needs_input_grad[3:])))
+    return fused.composed(problem, call, partial(operators.apply, kernels=ON_GPU), reads_all=True)
 
 
 def _prepare(items: Items) -> dict[str, Any]:
@@ -136,18 +104,26 @@ def _sizes(items: Items, factors: tuple[Tensor, ...]) -> tuple[tuple[int, ...], 
     return sizes, constants
 
 
-def _forward(items: Items, prepared: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return output, largest score and sum of exponentials of each row."""
+def _forward(items: Items, rule: str, dropout: float, state: bool) -> tuple[dict[str, Any], Results]:
+    """Compute output, lse, largest score and sum of exponentials of each row."""
     from qkv.algorithms.additive import triton_kernels as kernels
 
     value = items.value.contiguous()
     count, queries, _ = items.query.shape
     top = value.new_empty(count, queries)
     rows = value.new_empty(count, queries, value.shape[2]), top, torch.empty_like(top)
-    sizes, constants = _sizes(items, prepared["factors"])
-    grid = (-(-queries // ROWS), count)
-    kernels.forward[grid](*prepared["factors"], value, *prepared["bounds"], *rows, *sizes, **constants)
-    return rows
+    with torch.cuda.device_of(value):
+        prepared = _prepare(items)
+        sizes, constants = _sizes(items, prepared["factors"])
+        grid = (-(-queries // ROWS), count)
+        kernels.forward[grid](*prepared["factors"], value, *prepared["bounds"], *rows, *sizes, **constants)
+    output, _, total = rows
+    return prepared, (
+        output,
+        top.double() + total.log() if state else top.new_empty(0, dtype=torch.float64),
+        top,
+        total,
+    )
 
 
 def _backward(
@@ -156,8 +132,20 @@ def _backward(
     rows: tuple[Tensor, Tensor, Tensor],
     g_output: Tensor,
     g_lse: Tensor | None,
-) -> tuple[Tensor, ...]:
-    """Return the gradients of query, key, value and vector."""
+    _: tuple[bool, bool],
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of query, key, value and vector; no bias or shift is served."""
+    with torch.cuda.device_of(g_output):
+        return _gradients(items, prepared, rows, g_output.contiguous(), g_lse)
+
+
+def _gradients(
+    items: Items,
+    prepared: dict[str, Any],
+    rows: tuple[Tensor, Tensor, Tensor],
+    g_output: Tensor,
+    g_lse: Tensor | None,
+) -> tuple[Tensor | None, ...]:
     from qkv.algorithms.additive import triton_kernels as kernels
 
     (left, right, *_), vector, position = prepared["factors"], prepared["vector"], prepared["position"]
@@ -191,9 +179,10 @@ def _backward(
         turns = turns.sum(0, keepdim=True)
     d_vector = shared_sums(turns, items.vector.double(), items.vector_index)
     assert d_vector is not None
-    return d_query, d_key, d_value, d_vector.to(items.vector.dtype)
+    return d_query, d_key, d_value, d_vector.to(items.vector.dtype), None, None
 
 
+ON_GPU = Kernels(_forward, _backward)
 TRITON = Algorithm(
     "additive.triton",
     "fused",

@@ -16,18 +16,23 @@ from qkv.nn.scores import initialize_linear
 from qkv.values.checked import checked
 from qkv.values.plain_modules import is_plain
 
+
+def _relu(x: Tensor) -> Tensor:
+    """Overwrite x unless it has a graph: PyTorch's layer returns a view, whose gradient autograd would copy thrice."""
+    return F.relu(x) if x.requires_grad else F.relu_(x)
+
+
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    # In place: nothing else reads the previous layer's output.
-    "relu": F.relu_,
+    "relu": _relu,
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "silu": F.silu,
-    "squared_relu": lambda x: F.relu_(x).square(),
+    "squared_relu": lambda x: _relu(x).square(),
 }
 
 
 def activation_of(name: str) -> Callable[[Tensor], Tensor]:
-    """Return an activation by name; it may write into its argument.
+    """Return an activation by name; it may overwrite an argument without a graph.
 
     Raises:
         ConfigError: the name is unknown.
@@ -45,7 +50,7 @@ def activated(
 ) -> Tensor:
     """Return f(layer(x)) for a function from `activation_of`.
 
-    A hook may keep what a layer returned, so only the output of a plain layer is overwritten.
+    A hook may keep what a layer returned, so only the output of a plain layer without a graph is overwritten.
 
     Example:
         >>> import torch
@@ -53,7 +58,7 @@ def activated(
         tensor([0., 2.])
     """
     hidden = apply_layer(layer, x, session)
-    return activate(hidden if is_plain(layer, nn.Linear) else hidden.clone())
+    return activate(hidden if hidden.requires_grad or is_plain(layer, nn.Linear) else hidden.clone())
 
 
 @checked
@@ -89,8 +94,9 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor, session: DecodingSession | None = None) -> Tensor:
         """(..., M) to (..., M)."""
-        expect_input("x", x, self.expand, rank=1)
-        hidden: Tensor = self.dropout(activated(_ACTIVATIONS[self.activation], self.expand, x, session))
+        expand = self.expand
+        expect_input("x", x, expand, rank=1)
+        hidden: Tensor = self.dropout(activated(_ACTIVATIONS[self.activation], expand, x, session))
         return apply_layer(self.contract, hidden, session)
 
 

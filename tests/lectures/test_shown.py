@@ -244,12 +244,12 @@ def test_a_head_is_a_bilinear_score_and_the_output_projection_sums_heads() -> No
     heads = apart(x).unflatten(-1, (4, 8))
     w_o = mixed.output.weight.mT.unflatten(0, (4, 8))
     assert torch.allclose(mixed(x), sum(heads[:, :, i] @ w_o[i] for i in range(4)), atol=1e-5)
-    value = apart.projections.together(x)[2].unflatten(-1, (4, -1))
+    value = apart.projections.together(x)[2]
     w_q, w_k = (mixed.projections.part(index)[0].mT.unflatten(1, (4, -1)) for index in (0, 1))
     for i in range(4):
         matrix = w_q[:, i] @ w_k[:, i].mT
         bilinear = qkv.scores.Bilinear(matrix, scale=8**-0.5)
-        assert torch.allclose(qkv.attention(x, x, value[:, :, i], score=bilinear), heads[:, :, i], atol=1e-5)
+        assert torch.allclose(qkv.attention(x, x, value[:, i], score=bilinear), heads[:, :, i], atol=1e-5)
         assert int(torch.linalg.matrix_rank(matrix)) == 8
 
 

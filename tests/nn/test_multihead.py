@@ -120,11 +120,8 @@ def test_values_and_output_can_be_left_as_they_are() -> None:
     layer = MultiHeadAttention(8, 2, key_width=6, value_width=5, leave_out=("value", "output")).double()
     x = torch.randn(3, 4, 8, dtype=torch.float64)
     key, value = torch.randn(3, 7, 6, dtype=torch.float64), torch.randn(3, 7, 5, dtype=torch.float64)
-    heads = []
-    for q, k in zip(
-        layer.projections.query(x).chunk(2, -1), layer.projections.memory(key, value)[0].chunk(2, -1), strict=True
-    ):
-        heads.append(attention(q, k, value))
+    queries, keys = layer.projections.query(x), layer.projections.memory(key, value)[0]
+    heads = [attention(q, k, value) for q, k in zip(queries.unbind(1), keys.unbind(1), strict=True)]
     torch.testing.assert_close(layer(x, key, value), torch.cat(heads, -1), rtol=1e-10, atol=1e-12)
 
 
@@ -263,7 +260,7 @@ def test_scores_of_products_start_as_wide_as_scaled_ones(score: str, width: int)
     widths = []
     for given in (modules.get(score, score), "scaled_dot"):
         attend = MultiHeadAttention(width, 2, score=given)
-        q, k, _ = (part.unflatten(-1, (2, -1)).transpose(1, 2) for part in attend.projections.together(x))
+        q, k, _ = attend.projections.together(x)
         widths.append(attend.score(q, k).std().item())
     assert 0.5 < widths[0] / widths[1] < 2
 

@@ -113,7 +113,7 @@ class MultiHeadAttention(nn.Module):
         self.width, self.heads, self.key_heads = width, heads, groups
         self.input_widths = (width, key_width, value_width)
         sizes = (heads * head, groups * head, 0 if "value" in leave_out else groups * head)
-        self.projections = Projections(self.input_widths, sizes, bias=bool(bias))
+        self.projections = Projections(self.input_widths, sizes, head, bias=bool(bias))
         self.query_norm = None if norms is None else norms[0]
         self.key_norm = None if norms is None else norms[1]
         self.score = _score(score, head, heads, groups)
@@ -141,7 +141,7 @@ class MultiHeadAttention(nn.Module):
         Queries of an unscaled dot product start smaller by a factor of √D (Raffel et al. 2020, T5): scores then start
         with the spread of scaled ones, where the softmax has a gradient.
         """
-        head = self.projections.sizes[0] // self.heads
+        head = self.projections.head
         self.projections.reset_parameters(head**-0.5 if isinstance(self.score, DotScore) else 1.0)
         for extra in (self.extra_key, self.extra_value):
             if extra is not None:
@@ -215,10 +215,11 @@ class MultiHeadAttention(nn.Module):
             The new queries by head, and all keys and values.
         """
         self._expect("query", x, 0)
-        if not self.projections.one:
+        projections = self.projections
+        if not projections.one:
             self._expect("key", x, 1)
             self._expect("value", x, 2)
-        q, k, v = self.projections.together(x, session)
+        q, k, v = projections.together(x, session)
         score = self._score()
         memory, query = self._remember(k, v, score), self._query(q, score)
         if isinstance(self.positions, Rotary):
@@ -321,8 +322,8 @@ class MultiHeadAttention(nn.Module):
 
     def _join(self, heads: Tensor, session: DecodingSession | None = None) -> Tensor:
         """Put the heads side by side, and project them."""
-        joined = heads.transpose(-3, -2).flatten(-2)
-        return joined if self.output is None else apply_layer(self.output, joined, session)
+        joined, output = heads.transpose(-3, -2).flatten(-2), self.output
+        return joined if output is None else apply_layer(output, joined, session)
 
     def _with_extra(self, query: Tensor, result: tuple[Tensor, RowState]) -> Tensor:
         """Merge attention over the keys with attention over the extra one, which no mask hides."""
@@ -354,16 +355,12 @@ class MultiHeadAttention(nn.Module):
         return score
 
     def _query(self, q: Tensor, score: ScoreParts) -> Tensor:
-        heads = _by_head(q, self.heads)
-        return score.project_query(heads if self.query_norm is None else self.query_norm(heads))
+        return score.project_query(q if self.query_norm is None else self.query_norm(q))
 
     def _remember(self, k: Tensor, v: Tensor, score: ScoreParts) -> Memory:
-        shared, keys = not self.projections.sizes[2], _by_head(k, self.key_heads)
-        values = v.unsqueeze(-3).expand(*v.shape[:-2], self.key_heads, *v.shape[-2:]) if shared else None
-        return Memory(
-            score.project_key(keys if self.key_norm is None else self.key_norm(keys)),
-            _by_head(v, self.key_heads) if values is None else values,
-        )
+        if not self.projections.sizes[2]:
+            v = v.unsqueeze(-3).expand(*v.shape[:-2], self.key_heads, *v.shape[-2:])
+        return Memory(score.project_key(k if self.key_norm is None else self.key_norm(k)), v)
 
     def _expect(self, name: str, x: Tensor, index: int) -> None:
         hint = "The layer was created for that width: see key_width and value_width."
@@ -500,11 +497,6 @@ def _rotated(positions: Rotary, x: Tensor, start: int, at: int | None) -> Tensor
         return positions(x, start)  # type: ignore[no-any-return]
     rotated: Tensor = positions(x.unsqueeze(-2), at).squeeze(-2)
     return rotated
-
-
-def _by_head(x: Tensor, heads: int) -> Tensor:
-    """Split heads: (B, N, H·D) to (B, H, N, D)."""
-    return x.view(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(-3, -2)
 
 
 def _score(score: str | Score | ScoreModule | MechanismConfig, head: int, heads: int, groups: int) -> ScoreModule:

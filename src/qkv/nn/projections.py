@@ -35,7 +35,7 @@ def projections_of_torch(layer: nn.MultiheadAttention) -> list[tuple[Tensor, Ten
 
 @final
 class Projections(nn.Module):
-    """W^Q, W^K and W^V of all heads, side by side.
+    """W^Q, W^K and W^V of all heads, side by side; the results are by head, (..., heads, N, D).
 
     If all inputs have one width, the three are one parameter: self-attention takes one product instead of three, and
     the keys and values of a memory one instead of two.
@@ -43,18 +43,22 @@ class Projections(nn.Module):
     Args:
         widths: input widths of query, key and value.
         sizes: output widths; 0 for a value that is not projected.
+        head: D, the width of a head, which divides the sizes.
         bias: whether the projections have biases.
 
     Example:
         >>> import torch
-        >>> project = Projections((8, 8, 8), (8, 4, 4))
-        >>> [part.shape[-1] for part in project.together(torch.randn(2, 3, 8))]
-        [8, 4, 4]
+        >>> project = Projections((8, 8, 8), (8, 4, 4), 2)
+        >>> [tuple(part.shape) for part in project.together(torch.randn(1, 3, 8))]
+        [(1, 4, 3, 2), (1, 2, 3, 2), (1, 2, 3, 2)]
     """
 
-    def __init__(self, widths: tuple[int, int, int], sizes: tuple[int, int, int], *, bias: bool = True) -> None:
+    def __init__(
+        self, widths: tuple[int, int, int], sizes: tuple[int, int, int], head: int, *, bias: bool = True
+    ) -> None:
         super().__init__()
-        self.sizes = sizes
+        self.sizes, self.head = sizes, head
+        self.heads = [size // head for size in sizes]
         self.one = len(set(widths)) == 1 and all(sizes)
         blocks = [(widths[0], sum(sizes))] if self.one else zip(widths, sizes, strict=True)
         self.inputs = ProjectionInputs()
@@ -90,7 +94,7 @@ class Projections(nn.Module):
         return weight[rows], None if bias is None else bias[rows]
 
     def query(self, x: Tensor, session: DecodingSession | None = None) -> Tensor:
-        """(..., N, width) to (..., N, size)."""
+        """(..., N, width) to (..., H, N, D)."""
         self.inputs(x)
         return self._apply_part(0, x, session)
 
@@ -98,8 +102,7 @@ class Projections(nn.Module):
         """Project keys and values, in one product if both come from one tensor."""
         self.inputs(None, key, value)
         if key is value and self.one:
-            both = apply_layer(self.first, key, session, slice(self.sizes[0], None), (self, "memory"))
-            k, v = both.split_with_sizes(self.sizes[1:], -1)
+            k, v = self._split(apply_layer(self.first, key, session, slice(self.sizes[0], None), (self, "memory")), 1)
             return k, v
         return self._apply_part(1, key, session), self._apply_part(2, value, session)
 
@@ -107,7 +110,7 @@ class Projections(nn.Module):
         """Project queries, keys and values of one input, in one product if they are one parameter."""
         if self.one:
             self.inputs(x, x, x)
-            q, k, v = apply_layer(self.first, x, session).split_with_sizes(self.sizes, -1)
+            q, k, v = self._split(apply_layer(self.first, x, session), 0)
             return q, k, v
         return self.query(x, session), *self.memory(x, x, session)
 
@@ -115,7 +118,16 @@ class Projections(nn.Module):
         if not self.sizes[index]:
             return x
         layer, columns = self._layer(index)
-        return apply_layer(layer, x, session, columns, (self, index))
+        return self._by_head(apply_layer(layer, x, session, columns, (self, index))).transpose(-3, -2)
+
+    def _split(self, x: Tensor, index: int) -> list[Tensor]:
+        """Split queries (unless index is 1), keys and values (..., N, sum of sizes), and each by head."""
+        # By head first: the gradients are then joined by one operator.
+        return [part.transpose(-3, -2) for part in self._by_head(x).split_with_sizes(self.heads[index:], -2)]
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        """(..., N, heads · D) to (..., N, heads, D)."""
+        return x.view(*x.shape[:-1], x.shape[-1] // self.head, self.head)
 
     def _layer(self, index: int) -> tuple[nn.Module, slice]:
         """Return the layer of a part, and the rows of the part in its weight."""

@@ -118,11 +118,23 @@ class Attention(nn.Module):
         """
         score, normalizer = self.mechanism(score, normalizer)
         dropout = self.dropout if self.training else 0.0
-        arguments = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
         also = self.also if also is None else also
         if also == "rounded state":
+            arguments = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
             return attention_with_state_alone(query, key, value, arguments, self.backend, rounded=True)
-        return _CALLS[also](query, key, value, **arguments._asdict(), backend=self.backend)
+        return _CALLS[also](
+            query,
+            key,
+            value,
+            score=score,
+            normalizer=normalizer,
+            mask=mask,
+            bias=bias,
+            dropout=dropout,
+            generator=generator,
+            enable_gqa=enable_gqa,
+            backend=self.backend,
+        )
 
     def mechanism(self, score: Score | None, normalizer: Normalizer | None) -> tuple[Score, Normalizer | None]:
         """Return the score and the normalizer of a call with these arguments; None stands for the module's default.

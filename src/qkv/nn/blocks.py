@@ -70,8 +70,9 @@ class Residual(nn.Module):
         Raises:
             ShapeError, DtypeError: x or the update does not fit the layer.
         """
-        expect_input("x", x, None, self.width, rank=1)
         expect_input("update", update, None, self.width, rank=1)
+        if x.shape != update.shape or x.dtype != update.dtype:
+            expect_input("x", x, None, self.width, rank=1)
         if x.shape != update.shape:
             raise ShapeError("update", f"shape {show(tuple(x.shape))}, that of x", show(tuple(update.shape)), _SUM)
         update = update if self.end_norm is None else self.end_norm(update)
@@ -101,6 +102,11 @@ class BlockCache:
             None if part is None else part.select(rows) for part in (self.past, self.memory, self.second)
         )
         return BlockCache(past, memory, second)  # type: ignore[arg-type]
+
+
+_EMPTY = BlockCache()
+_TAKE_SESSION = FeedForward, GatedFeedForward
+"""A layer that a user put in their place takes one argument."""
 
 
 @checked
@@ -178,7 +184,7 @@ class TransformerBlock(nn.Module):
             session: keeps packed weights for a decoding.
         """
         update = self.self_attention(self.around_self.before(x), mask=mask, bias=bias, session=session)
-        return self._after_attention(x, update, BlockCache(), None, session)
+        return self._after_attention(x, update, _EMPTY, None, session)
 
     def begin(
         self, memory: Tensor, session: DecodingSession | None = None, second: tuple[Tensor, Tensor] | None = None
@@ -215,7 +221,7 @@ class TransformerBlock(nn.Module):
     def step(
         self,
         x: Tensor,
-        cache: BlockCache = BlockCache(),
+        cache: BlockCache = _EMPTY,
         memory_mask: Mask | None = None,
         visible: Tensor | None = None,
         session: DecodingSession | None = None,
@@ -287,11 +293,9 @@ class TransformerBlock(nn.Module):
         """Return the block's output, from its input and that of the self-attention."""
         joined = self.around_self.after(x, update)
         joined = self._with_source(joined, cache, memory_mask, session)
-        normed = self.around_feed.before(x if self.around_feed.place == "parallel" else joined)
-        layer = self.feed_forward
-        # A layer that a user put in its place takes one argument.
-        takes_session = isinstance(layer, FeedForward | GatedFeedForward)
-        return self.around_feed.after(joined, layer(normed, session) if takes_session else layer(normed))
+        residual, layer = self.around_feed, self.feed_forward
+        normed = residual.before(x if residual.place == "parallel" else joined)
+        return residual.after(joined, layer(normed, session) if isinstance(layer, _TAKE_SESSION) else layer(normed))
 
     def _with_source(
         self, x: Tensor, cache: BlockCache, memory_mask: Mask | None, session: DecodingSession | None

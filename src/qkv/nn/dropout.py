@@ -44,10 +44,10 @@ class Dropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply dropout to x, of any shape."""
-        expect_floats("x", x, 0)
-        dropped = round(self.share * _LEVELS)
-        if not self.training or dropped == 0:
+        dropped = round(self.share * _LEVELS) if self.training else 0
+        if dropped == 0:
             return x
+        expect_floats("x", x, 0)
         if x.device.type != "cpu" or torch.compiler.is_compiling():
             return nn.functional.dropout(x, self.share)
         draws = torch.empty(math.ceil(x.numel() / _DRAWS), dtype=torch.int64, device="cpu").random_(-(1 << 63), None)

@@ -105,6 +105,8 @@ def as_score(score: object) -> Score:
         >>> as_score(lambda query, key: query @ key.mT).core
         'tile'
     """
+    if isinstance(score, Score):  # nearly always
+        return score
     if isinstance(score, Owner):
         score = Learned(score) if is_watched(score) else score.value()  # type: ignore[arg-type]
     if isinstance(score, type):

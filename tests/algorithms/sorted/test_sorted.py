@@ -251,7 +251,7 @@ def test_what_no_one_sees_gets_no_gradient(monkeypatch: pytest.MonkeyPatch) -> N
         torch.ones(2 * QUERIES * VALUES, dtype=torch.float64).numpy(), np.ones(2 * QUERIES)
     )
     own = two_pointer_parallel.PointRows(value.reshape(-1).numpy(), np.ones(2 * KEYS))
-    support = two_pointer_parallel.Support(2, np.ones(2), np.ones(2))
+    support = two_pointer_parallel.Support(2, np.ones(2))
     near = two_pointer_parallel.windows(support, keys, line, rows, np.ones(2 * QUERIES), own, True)
     factors = two_pointer_parallel.TargetFactors(*np.ones((3, 1, 2 * KEYS)))
     above = two_pointer_parallel.sides(

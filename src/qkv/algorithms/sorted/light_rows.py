@@ -8,34 +8,19 @@ as that of the equation is, and the sums by no more than its own are. In the bac
 nothing to sum, because their factors 1/Σf would reach all keys near them.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qkv.algorithms.sorted.two_pointer_parallel import Doubles, Indices, Numbers, Points, SideSums, Support
 from qkv.algorithms.sorted.windows_kernel import PARABOLA
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from qkv.algorithms.sorted.two_pointer_parallel import Doubles, Indices, Numbers, Points, SideSums
 
 LEAST = 1 / 16
 """The average weight below which a row is light."""
 _PAIRS = 2**18
 """The most numbers, pairs times columns of values, that are computed together."""
-
-
-class BoundedKernel(NamedTuple):
-    """A kernel of bounded support.
-
-    Attributes:
-        kind: `PARABOLA` or `TRIANGLE` of `windows_kernel`.
-        scale: 1/h² of each item, in float64.
-    """
-
-    kind: int
-    scale: "Doubles"
 
 
 class LightRows(NamedTuple):
@@ -47,8 +32,8 @@ class LightRows(NamedTuple):
     """
 
     rows: NDArray[np.int64]
-    begins: "Indices"
-    ends: "Indices"
+    begins: Indices
+    ends: Indices
 
 
 class LightGradients(NamedTuple):
@@ -61,10 +46,10 @@ class LightGradients(NamedTuple):
         value: of all values, (R·K, V).
     """
 
-    a: "Doubles"
-    scale: "Doubles"
-    b: "Doubles"
-    value: "Doubles"
+    a: Doubles
+    scale: Doubles
+    b: Doubles
+    value: Doubles
 
 
 class _Pairs(NamedTuple):
@@ -82,13 +67,13 @@ class _Pairs(NamedTuple):
     starts: NDArray[np.int64]
     row: NDArray[np.int64]
     query: NDArray[np.int64]
-    key: "Indices"
-    f: "Doubles"
-    slope: "Doubles"
-    scale_slope: "Doubles"
+    key: Indices
+    f: Doubles
+    slope: Doubles
+    scale_slope: Doubles
 
 
-def find(kernel_sums: "SideSums") -> LightRows | None:
+def find(kernel_sums: SideSums) -> LightRows | None:
     """Find the light rows.
 
     Args:
@@ -102,13 +87,11 @@ def find(kernel_sums: "SideSums") -> LightRows | None:
     return LightRows(rows, begins[rows], ends[rows]) if rows.size else None
 
 
-def sums(
-    kernel: BoundedKernel, queries: "Points", keys: "Points", value: "Numbers", light: LightRows
-) -> tuple["Doubles", "Doubles"]:
+def sums(support: Support, queries: Points, keys: Points, value: Numbers, light: LightRows) -> tuple[Doubles, Doubles]:
     """Return Σ f v / Σ f and Σ f of the light rows.
 
     Args:
-        kernel: the kernel.
+        support: the kernel.
         queries, keys: their coordinates.
         value: (R·K, V).
         light: the rows.
@@ -121,33 +104,33 @@ def sums(
         >>> a, b = Points(np.zeros(1), np.zeros(1, np.uint64), np.ones(1, np.uint64)), np.array([0.99, 2.0])
         >>> keys = Points(b, np.array([0, 1], np.uint64), np.array([2], np.uint64))
         >>> light = LightRows(np.array([0]), np.array([0], np.uint64), np.array([1], np.uint64))
-        >>> sums(BoundedKernel(PARABOLA, np.ones(1)), a, keys, np.array([[5.0], [7.0]]), light)
+        >>> sums(Support(PARABOLA, np.ones(1)), a, keys, np.array([[5.0], [7.0]]), light)
         (array([[5.]]), array([0.0199]))
     """
     outputs, totals = np.empty((light.rows.size, value.shape[1])), np.empty(light.rows.size)
-    for pairs in _parts(kernel, queries, keys, light, value.shape[1]):
+    for pairs in _parts(support, queries, keys, light, value.shape[1]):
         total = np.add.reduceat(pairs.f, pairs.starts)
         # Weights that sum to 1 first: products with f may underflow.
-        weights = pairs.f * _inverse(total)[pairs.row]
+        weights = pairs.f * inverse(total)[pairs.row]
         outputs[pairs.part] = np.add.reduceat(weights[:, None] * value[pairs.key], pairs.starts)
         totals[pairs.part] = total
     return outputs, totals
 
 
 def gradients(
-    kernel: BoundedKernel,
-    queries: "Points",
-    keys: "Points",
-    value: "Numbers",
+    support: Support,
+    queries: Points,
+    keys: Points,
+    value: Numbers,
     light: LightRows,
-    factor: "Doubles",
-    grad: "Numbers",
-    extra: "Doubles",
+    factor: Doubles,
+    grad: Numbers,
+    extra: Doubles,
 ) -> LightGradients:
     """Return what the light rows add to the gradients.
 
     Args:
-        kernel: the kernel.
+        support: the kernel.
         queries, keys: their coordinates.
         value: (R·K, V).
         light: the rows.
@@ -160,7 +143,7 @@ def gradients(
     """
     d_a, d_scale = np.empty(light.rows.size), np.empty(light.rows.size)
     d_b, d_value = np.zeros(keys.coordinates.size), np.zeros(value.shape)
-    for pairs in _parts(kernel, queries, keys, light, value.shape[1]):
+    for pairs in _parts(support, queries, keys, light, value.shape[1]):
         row_grad, by = grad[pairs.query].astype(np.float64), factor[pairs.query]
         d_f = ((row_grad * value[pairs.key]).sum(-1) + extra[pairs.query]) * by
         d_a[pairs.part] = np.add.reduceat(pairs.slope * d_f, pairs.starts)
@@ -172,9 +155,7 @@ def gradients(
     return LightGradients(d_a, d_scale, d_b, d_value)
 
 
-def _parts(
-    kernel: BoundedKernel, queries: "Points", keys: "Points", light: LightRows, columns: int
-) -> "Iterator[_Pairs]":
+def _parts(support: Support, queries: Points, keys: Points, light: LightRows, columns: int) -> Iterator[_Pairs]:
     """Yield the pairs of the light rows, a bounded number at a time; a row is never divided."""
     counts = (light.ends - light.begins).astype(np.int64)
     last = counts.cumsum()
@@ -182,12 +163,12 @@ def _parts(
     while start < counts.size:
         before = int(last[start] - counts[start])
         stop = max(start + 1, int(np.searchsorted(last, before + most, side="right")))
-        yield _pairs(kernel, queries, keys, light, slice(start, stop), counts[start:stop])
+        yield _pairs(support, queries, keys, light, slice(start, stop), counts[start:stop])
         start = stop
 
 
 def _pairs(
-    kernel: BoundedKernel, queries: "Points", keys: "Points", light: LightRows, part: slice, counts: NDArray[np.int64]
+    support: Support, queries: Points, keys: Points, light: LightRows, part: slice, counts: NDArray[np.int64]
 ) -> _Pairs:
     starts = counts.cumsum() - counts
     row = np.arange(counts.size).repeat(counts)
@@ -195,10 +176,10 @@ def _pairs(
     query = light.rows[part][row]
     key = keys.order[light.begins[part].astype(np.int64)[row] + within]
     distance = queries.coordinates[query].astype(np.float64) - keys.coordinates[key]
-    scale = kernel.scale[query // (queries.coordinates.size // queries.counts.size)]
+    scale = support.scale[query // (queries.coordinates.size // queries.counts.size)]
     # In the dtype of the coordinates a pair may lie within the support, and in float64 beyond it.
     x = scale * (distance * distance)
-    if kernel.kind == PARABOLA:
+    if support.kind == PARABOLA:
         f, slope, scale_slope = np.maximum(1 - x, 0.0), -2 * scale * distance, -(distance * distance)
     else:
         per_width = np.sqrt(scale)
@@ -211,6 +192,7 @@ def _pairs(
     return _Pairs(part, starts, row, query, key, f, np.where(near, slope, 0.0), np.where(near, scale_slope, 0.0))
 
 
-def _inverse(total: "Doubles") -> "Doubles":
-    inverse: Doubles = np.divide(1.0, total, out=np.zeros_like(total), where=total != 0)
-    return inverse
+def inverse(total: Doubles) -> Doubles:
+    """Return 1/total, and 0 for a total of 0."""
+    result: Doubles = np.divide(1.0, total, out=np.zeros_like(total), where=total != 0)
+    return result

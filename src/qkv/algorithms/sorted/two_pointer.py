@@ -12,18 +12,20 @@ weights are small on average are computed pair by pair (`light_rows`).
 | boxcar, Epanechnikov | within the support: polynomials of a − b | 1/total, 1/count or 1 | of the polynomial |
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from qkv.algorithms.sorted import light_rows, prefix_sums
-from qkv.algorithms.sorted.light_rows import BoundedKernel, LightRows
+from qkv.algorithms.sorted.light_rows import LightRows, inverse
 from qkv.algorithms.sorted.prefix_sums import LineOperands
 from qkv.algorithms.sorted.two_pointer_parallel import (
     NONE_2D,
+    Doubles,
+    Numbers,
     PointRows,
     Points,
     SourceFactors,
@@ -36,9 +38,6 @@ from qkv.engine.problem import Problem
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, Leaky
 from qkv.values.mapped import by_sample
 
-Numbers = NDArray[Any]
-Doubles = NDArray[np.float64]
-
 
 def run(problem: Problem, operands: LineOperands) -> tuple[Tensor, Tensor]:
     """Compute attention by a pass along sorted queries and keys.
@@ -50,12 +49,11 @@ def run(problem: Problem, operands: LineOperands) -> tuple[Tensor, Tensor]:
     Returns:
         As `prefix_sums.run`.
     """
-    a, b, value, scale, visible, count = operands
     if problem.gradient:
-        output, state = _TwoPointer.apply(problem, visible, count, a, b, value, scale)  # type: ignore[no-untyped-call]
+        output, state = _TwoPointer.apply(problem, *operands)  # type: ignore[no-untyped-call]
         return output, state
     output, saved = _forward(problem, operands)
-    return output, torch.from_numpy(saved.state).view(a.shape)
+    return output, torch.from_numpy(saved.state).view(operands.a.shape)
 
 
 class _Saved(NamedTuple):
@@ -105,42 +103,33 @@ class _TwoPointer(torch.autograd.Function):
     """Output and state; their gradients by transposed passes, or by `prefix_sums` if they must be differentiable."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        problem: Problem,
-        visible: Tensor | None,
-        count: Tensor,
-        a: Tensor,
-        b: Tensor,
-        value: Tensor,
-        scale: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        operands = LineOperands(a, b, value, scale, visible, count)
+    def forward(ctx: Any, problem: Problem, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        operands = LineOperands(*tensors)
         output, saved = _forward(problem, operands)
         ctx.problem, ctx.saved = problem, saved
-        ctx.save_for_backward(visible, count, a, b, value, scale, output)
+        ctx.save_for_backward(*tensors, output)
         ctx.set_materialize_grads(False)
         # A copy, so that the caller cannot change what the backward pass reads.
-        return output, torch.from_numpy(saved.state.copy()).view(a.shape)
+        return output, torch.from_numpy(saved.state.copy()).view(operands.a.shape)
 
     @staticmethod
     @by_sample
     def backward(ctx: Any, grad: Tensor | None, grad_state: Tensor | None) -> Any:
-        visible, count, a, b, value, scale, output = ctx.saved_tensors
-        operands, needs_grad = LineOperands(a, b, value, scale, visible, count), ctx.needs_input_grad[3:]
+        *tensors, output = ctx.saved_tensors
+        operands, needs_grad = LineOperands(*tensors), ctx.needs_input_grad[1:5]
         grad = torch.zeros_like(output) if grad is None else grad
         product = (grad * output).sum(-1, dtype=torch.float64)
         state = torch.zeros_like(product) if grad_state is None else grad_state
         upstream = _Upstream(_flat(grad), _flat(product), _flat(state), needs_grad)
-        gradients = _reshape(_BACKWARD[_family(ctx.problem)](ctx.problem, operands, ctx.saved, upstream), operands)
+        gradients = _reshape(_passes(ctx.problem)[1](ctx.problem, operands, ctx.saved, upstream), operands)
         if torch.is_grad_enabled():
             differentiable = _differentiable_gradients(ctx.problem, operands, grad, grad_state, needs_grad)
             gradients = tuple(_value_of(x, y) for x, y in zip(gradients, differentiable, strict=True))
-        return None, None, None, *gradients
+        return None, *gradients, None, None
 
 
 def _forward(problem: Problem, operands: LineOperands) -> tuple[Tensor, _Saved]:
-    values, saved = _FORWARD[_family(problem)](problem, operands)
+    values, saved = _passes(problem)[0](problem, operands)
     return torch.from_numpy(values).view(*operands.a.shape, operands.value.shape[-1]), saved
 
 
@@ -201,12 +190,6 @@ def _query_factor(problem: Problem, operands: LineOperands) -> Doubles:
         return np.full(operands.a.numel(), 1 / max(1, operands.visible_count.item()))
     count = operands.visible_count.double().expand(operands.a.shape)
     return _flat(torch.where(count > 0, 1 / count, 0.0))
-
-
-def _inverse(total: Doubles) -> Doubles:
-    """Return 1/total, and 0 for a total of 0."""
-    inverse: Doubles = np.divide(1.0, total, out=np.zeros_like(total), where=total != 0)
-    return inverse
 
 
 def _rectified(problem: Problem, operands: LineOperands) -> tuple[Numbers, _Saved]:
@@ -283,7 +266,7 @@ def _exponential(problem: Problem, operands: LineOperands) -> tuple[Numbers, _Sa
     sums = sides(queries, keys, source_rows, weights, factors, None, True, True)
     with np.errstate(divide="ignore"):
         lse = np.log(sums.totals) + exponents.largest
-    return sums.values, _Saved(queries, keys, _inverse(sums.totals), lse)
+    return sums.values, _Saved(queries, keys, inverse(sums.totals), lse)
 
 
 def _exponential_back(problem: Problem, operands: LineOperands, saved: _Saved, upstream: _Upstream) -> _Gradients:
@@ -307,14 +290,9 @@ def _exponential_back(problem: Problem, operands: LineOperands, saved: _Saved, u
     return _Gradients(d_a, d_b, d_value, np.zeros_like(factor) if wants_scale else None)
 
 
-def _scales(problem: Problem, operands: LineOperands) -> Doubles:
-    """Return 1/h² of each item."""
-    return _flat(operands.scale.expand(*operands.a.shape[:-1], 1) if problem.leading else operands.scale)
-
-
 def _support(problem: Problem, operands: LineOperands) -> Support:
-    scale = _scales(problem, operands)
-    return Support(_kind(problem), scale.astype(_flat(operands.a[..., :0]).dtype), np.sqrt(scale))
+    scale = operands.scale.expand(*operands.a.shape[:-1], 1) if problem.leading else operands.scale
+    return Support(_kind(problem), _flat(scale))
 
 
 def _kind(problem: Problem) -> int:
@@ -331,20 +309,16 @@ def _window(problem: Problem, operands: LineOperands) -> tuple[Numbers, _Saved]:
     factor, ones, summed = _query_factor(problem, operands), np.ones(keys.coordinates.size), problem.normalizer == "sum"
     # All queries of an item see the same keys.
     key_factor = factor.reshape(keys.counts.size, -1)[:, :1].repeat(operands.b.shape[-1], 1).reshape(-1)
-    source_rows = PointRows(_flat(operands.value), ones)
-    sums = windows(_support(problem, operands), queries, keys, source_rows, key_factor, None, True, summed)
+    support, source_rows = _support(problem, operands), PointRows(_flat(operands.value), ones)
+    sums = windows(support, queries, keys, source_rows, key_factor, None, True, summed)
     if not summed:
         return sums.values, _Saved(queries, keys, factor, sums.totals)
     light = light_rows.find(sums)
     if light is not None:
         rows = _columns(source_rows.rows, keys)
-        outputs, totals = light_rows.sums(_kernel(problem, operands), queries, keys, rows, light)
+        outputs, totals = light_rows.sums(support, queries, keys, rows, light)
         _columns(sums.values, queries)[light.rows], sums.totals[light.rows] = outputs, totals
-    return sums.values, _Saved(queries, keys, _inverse(sums.totals), sums.totals, light)
-
-
-def _kernel(problem: Problem, operands: LineOperands) -> BoundedKernel:
-    return BoundedKernel(_kind(problem), _scales(problem, operands))
+    return sums.values, _Saved(queries, keys, inverse(sums.totals), sums.totals, light)
 
 
 def _columns(rows: Numbers, points: Points) -> Numbers:
@@ -375,9 +349,7 @@ def _window_back(problem: Problem, operands: LineOperands, saved: _Saved, upstre
         d_scale = d_log_scale / support.per_width.repeat(operands.a.shape[-1]) ** 2
     if light is not None:
         rows, grad_rows = _columns(value.rows, keys), _columns(grad.rows, queries)
-        light_gradients = light_rows.gradients(
-            _kernel(problem, operands), queries, keys, rows, light, saved.factor, grad_rows, grad.extra
-        )
+        light_gradients = light_rows.gradients(support, queries, keys, rows, light, saved.factor, grad_rows, grad.extra)
         d_a[light.rows], d_scale[light.rows] = light_gradients.a, light_gradients.scale
         d_b = d_b + light_gradients.b
         if d_value is not None:
@@ -385,10 +357,15 @@ def _window_back(problem: Problem, operands: LineOperands, saved: _Saved, upstre
     return _Gradients(d_a if wants_a else None, d_b if wants_b else None, d_value, d_scale if wants_scale else None)
 
 
-def _family(problem: Problem) -> int:
+_Forward = Callable[[Problem, LineOperands], tuple[Numbers, _Saved]]
+_Backward = Callable[[Problem, LineOperands, _Saved, _Upstream], _Gradients]
+
+
+def _passes(problem: Problem) -> tuple[_Forward, _Backward]:
+    """Return the forward and the backward pass of a problem."""
     if problem.core == "distance":
-        return 2
-    return 1 if problem.normalizer == "softmax" else 0
+        return _window, _window_back
+    return (_exponential, _exponential_back) if problem.normalizer == "softmax" else (_rectified, _rectified_back)
 
 
 def _slope(problem: Problem) -> float:
@@ -400,7 +377,3 @@ def _side_slopes(problem: Problem) -> Doubles:
     """Return the slopes above and, unless it is 0, below the kink, (1 or 2, 1)."""
     slope = _slope(problem)
     return np.array([[1.0], [slope]] if slope else [[1.0]])
-
-
-_FORWARD = (_rectified, _exponential, _window)
-_BACKWARD = (_rectified_back, _exponential_back, _window_back)

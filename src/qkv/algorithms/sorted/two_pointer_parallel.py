@@ -140,13 +140,16 @@ class Support(NamedTuple):
 
     Attributes:
         kind: `BOX`, `PARABOLA` or `TRIANGLE` of `windows_kernel`.
-        scale: 1/h² of each item, in the dtype of the coordinates.
-        per_width: 1/h of each item.
+        scale: 1/h² of each item.
     """
 
     kind: int
-    scale: Numbers
-    per_width: Doubles
+    scale: Doubles
+
+    @property
+    def per_width(self) -> Doubles:
+        """1/h of each item."""
+        return np.sqrt(self.scale)
 
 
 def windows(
@@ -176,7 +179,7 @@ def windows(
     Example:
         >>> a, b = Points(np.zeros(1), np.zeros(1, np.uint64), np.ones(1, np.uint64)), np.array([-0.5, 2.0])
         >>> keys = Points(b, np.array([0, 1], np.uint64), np.array([2], np.uint64))
-        >>> support, rows = Support(1, np.ones(1), np.ones(1)), PointRows(np.array([5.0, 7.0]), np.ones(2))
+        >>> support, rows = Support(1, np.ones(1)), PointRows(np.array([5.0, 7.0]), np.ones(2))
         >>> windows(support, a, keys, rows, np.ones(2), None, True).values
         array([3.75])
     """
@@ -190,7 +193,7 @@ def windows(
     begins, ends = (np.zeros(n if normalized else 0, np.uint64) for _ in range(2))
     exactly = np.dtype(dtype) == np.float64
     settings = blocks, width, support.kind, normalized, exactly, columns
-    arguments = *settings, support.scale, support.per_width, *targets, *sources
+    arguments = *settings, support.scale.astype(dtype), support.per_width, *targets, *sources
     results = (
         *_cells(support, sources),
         source_rows.rows,

@@ -160,6 +160,16 @@ def core_text(core: Core) -> str:
     return _CORES.get(core, core)
 
 
+def first_reason(*reasons: tuple[bool, str]) -> str | None:
+    """Return the first of several reasons to refuse a problem that holds, None if none does.
+
+    Example:
+        >>> first_reason((False, "a bias is added to the scores"), (True, "an axis is empty"))
+        'an axis is empty'
+    """
+    return next((reason for holds, reason in reasons if holds), None)
+
+
 def is_not(problem: Problem, core: Core) -> tuple[bool, str]:
     """Return whether scores are of another core, and that as a reason to refuse them."""
     return problem.core != core, f"the scores are {core_text(problem.core)}, not {core_text(core)}"

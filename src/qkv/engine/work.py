@@ -58,6 +58,25 @@ def memory_traffic(problem: Problem) -> dict[str, float]:
     }
 
 
+def normalizing(problem: Problem, rule: str) -> dict[str, float]:
+    """Count what is done to a matrix of scores between the two products: bias, normalizer and dropout.
+
+    Args:
+        problem: the problem.
+        rule: the name of its normalizer in the counts.
+    """
+    pairs = pairs_of(problem)
+    return {
+        "biased pairs": pairs if problem.bias != "none" else 0,
+        f"calls of {rule}": 1,
+        f"pairs of {rule}": pairs,
+        f"pairs of {rule} in float64": pairs if problem.dtype.itemsize == 8 else 0,
+        "calls with dropout": 1 if problem.dropout else 0,
+        "pairs dropped": pairs if problem.dropout else 0,
+        **comparing(problem),
+    }
+
+
 def comparing(problem: Problem) -> dict[str, float]:
     """Count the keys that are sorted to find equal ones: under `hard`, a tie goes to the first key."""
     keys = problem.rows * problem.keys

@@ -19,7 +19,7 @@ from qkv.compiled import available
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.mechanism import full_rank
 from qkv.engine.position_bias import PositionBias
-from qkv.engine.problem import Call, Problem, is_not
+from qkv.engine.problem import Call, Problem, first_reason, is_not
 from qkv.engine.work import is_hidden, memory_traffic, pairs_of
 from qkv.normalizers.dense import Sigmoid, Softmax
 from qkv.shapes import Shape, broadcast
@@ -45,7 +45,7 @@ def _refuses_direct(problem: Problem) -> str | None:
 
 def _refuses(problem: Problem) -> str | None:
     """Return why the compiled loops cannot compute a problem, None if they can."""
-    reasons = (
+    return first_reason(
         is_not(problem, "tanh_sum"),
         (problem.normalizer not in _RULES, f"the normalizer is {problem.normalizer}: its rows must be sorted"),
         (problem.device != "cpu", "the kernels run on the CPU"),
@@ -57,7 +57,6 @@ def _refuses(problem: Problem) -> str | None:
         ),
         (problem.empty, "an axis is empty"),
     )
-    return next((reason for holds, reason in reasons if holds), None)
 
 
 def work(problem: Problem) -> Work:

@@ -15,7 +15,7 @@ from torch import Tensor
 from qkv.algorithms.additive import fused, operators
 from qkv.algorithms.additive.operators import Items, Kernels, Results, shared_sums
 from qkv.engine.algorithm import Algorithm, Facts, Result
-from qkv.engine.problem import Call, Problem, is_not
+from qkv.engine.problem import Call, Problem, first_reason, is_not
 
 INTERPRETED = "TRITON_INTERPRET"
 """The variable of the environment by which Triton runs its kernels on the CPU."""
@@ -39,7 +39,7 @@ def unavailable() -> str | None:
 def refuses(problem: Problem) -> str | None:
     """Return why the kernels cannot compute a problem, None if they can."""
     interpreted = os.environ.get(INTERPRETED) == "1"
-    reasons = (
+    return first_reason(
         is_not(problem, "tanh_sum"),
         (problem.normalizer != "softmax", f"the normalizer is {problem.normalizer}, not softmax"),
         (problem.device != ("cpu" if interpreted else "cuda"), "the kernels run on a GPU"),
@@ -51,7 +51,6 @@ def refuses(problem: Problem) -> str | None:
         (problem.empty, "an axis is empty"),
         (problem.value_width > WIDEST, f"values are wider than {WIDEST}"),
     )
-    return next((reason for holds, reason in reasons if holds), None)
 
 
 def run(problem: Problem, call: Call, facts: Facts = None) -> Result:

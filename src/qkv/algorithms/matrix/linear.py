@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
-from qkv.engine.problem import Call, Problem, is_not
+from qkv.engine.problem import Call, Problem, first_reason, is_not
 from qkv.engine.work import memory_traffic
 from qkv.scores.base import wide
 from qkv.scores.pointwise import Linear
@@ -25,7 +25,7 @@ CHUNK = 128
 
 def refuses(problem: Problem) -> str | None:
     """Accept only dot products that are the weights themselves, and constant scores."""
-    reasons = (
+    return first_reason(
         is_not(problem, "dot"),
         (not isinstance(problem.pointwise, Linear), f"the scores are {problem.pointwise}, not plain products"),
         (
@@ -36,7 +36,6 @@ def refuses(problem: Problem) -> str | None:
         (problem.dropout, "dropout draws for each weight"),
         (problem.mask not in ("all", "causal", "keys"), f"a mask of the kind {problem.mask} differs by row"),
     )
-    return next((reason for holds, reason in reasons if holds), None)
 
 
 def _weights_are_equal(problem: Problem) -> bool:

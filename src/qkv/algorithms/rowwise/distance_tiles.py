@@ -25,7 +25,7 @@ from qkv.engine.algorithm import Algorithm, Result, Work
 from qkv.engine.autograd import differentiable_by
 from qkv.engine.derivatives import Terms, differentiable_gradients, visibility_of
 from qkv.engine.mechanism import Inputs, Mechanism
-from qkv.engine.problem import Call, Problem
+from qkv.engine.problem import Call, Problem, first_reason
 from qkv.engine.work import memory_traffic, pairs_of, product_operations
 from qkv.scores.base import without_autocast
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, NegativeHalf, Pointwise
@@ -48,7 +48,7 @@ _MICROSECONDS = 1.5e-5
 
 def refuses(problem: Problem) -> str | None:
     """Return why these tiles cannot compute a problem, None if they can: no mask, bias, dropout or row state."""
-    reasons = (
+    return distances.refuses(problem) or first_reason(
         (_kind(problem.pointwise, problem.normalizer) is None, f"{problem.pointwise} under {problem.normalizer}"),
         (problem.mask != "all", "rows see different keys"),
         (problem.bias != "none" or problem.sink, "a bias or a sink is added"),
@@ -56,7 +56,6 @@ def refuses(problem: Problem) -> str | None:
         (problem.dtype == torch.float64, f"the dtype is {problem.dtype}"),
         (problem.gradient and not isinstance(problem.pointwise, BoxcarShape), "only boxcars have a backward pass here"),
     )
-    return distances.refuses(problem) or next((reason for holds, reason in reasons if holds), None)
 
 
 def work(problem: Problem) -> Work:

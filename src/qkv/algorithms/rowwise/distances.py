@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
-from qkv.engine.problem import Call, Problem, is_not
+from qkv.engine.problem import Call, Problem, first_reason, is_not
 from qkv.linalg.centering import center, median_key
 from qkv.scores.base import without_autocast
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, NegativeHalf, rooted, steepness
@@ -95,14 +95,13 @@ class Distances(NamedTuple):
 
 def refuses(problem: Problem) -> str | None:
     """Return why no algorithm of this folder computes a problem over distances; None if one may."""
-    reasons = (
+    return first_reason(
         is_not(problem, "distance"),
         (problem.dtype == torch.float64, "distances in float64 are subtracted"),
         (problem.device != "cpu", "the kernels run on the CPU"),
         (problem.mode != "eager", "compiled kernels serve eager calls"),
         (problem.empty, "an axis is empty"),
     )
-    return next((reason for holds, reason in reasons if holds), None)
 
 
 def describe(facts: Distances) -> str:

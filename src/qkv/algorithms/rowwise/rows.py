@@ -12,8 +12,8 @@ from qkv.algorithms.tiled.tile_function import TiledProblem, Tiles, attend
 from qkv.compiled import available
 from qkv.engine.algorithm import Algorithm, Result, Work
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
-from qkv.engine.problem import Call, Problem, is_not
-from qkv.engine.work import is_hidden, memory_traffic, pairs_of, passes, product_operations
+from qkv.engine.problem import Call, Problem, first_reason, is_not
+from qkv.engine.work import is_hidden, memory_traffic, normalizing, pairs_of, passes, product_operations
 from qkv.masks.lower import Visibility
 from qkv.normalizers.sparse import Entmax
 from qkv.normalizers.steep import is_steep
@@ -27,15 +27,13 @@ _NORMALIZERS = ("softmax", "sum", "mean", "identity", "sparsemax", "entmax")
 
 def _refuses_products(problem: Problem) -> str | None:
     """Accept dot products under normalizers that have a compiled pass, in eager calls on the CPU."""
-    reasons = (
+    return first_reason(
         is_not(problem, "dot"),
         (not isinstance(problem.pointwise, Linear), f"the scores are {problem.pointwise}, not plain products"),
         (problem.device != "cpu", "the kernels run on the CPU"),
         (problem.mode != "eager", "compiled kernels serve eager calls"),
         (problem.empty, "an axis is empty"),
-    )
-    reason = next((reason for holds, reason in reasons if holds), None)
-    return reason or _refuses_rows(problem)
+    ) or _refuses_rows(problem)
 
 
 def _refuses_distances(problem: Problem) -> str | None:
@@ -60,17 +58,12 @@ def work(problem: Problem) -> Work:
         f"pairs of {problem.core}": pairs,
         f"rows of {problem.core}": problem.rows * problem.queries,
         "items": problem.rows,
-        f"pairs of {problem.normalizer}": pairs,
-        f"calls of {problem.normalizer}": 1,
-        "calls with dropout": 1 if problem.dropout else 0,
         "masked pairs": pairs if is_hidden(problem) else 0,
-        "pairs dropped": pairs if problem.dropout else 0,
-        "biased pairs": pairs if problem.bias != "none" else 0,
         "calls with positions": 1 if problem.positional else 0,
         "features of pairs near each other": pairs * problem.width if rooted(problem.pointwise) else 0,
         "operations in float64": product_operations(problem) if problem.dtype.itemsize == 8 else 0,
-        f"pairs of {problem.normalizer} in float64": pairs if problem.dtype.itemsize == 8 else 0,
         f"calls of {problem.core} with hidden pairs": 1 if is_hidden(problem) else 0,
+        **normalizing(problem, problem.normalizer),
         **memory_traffic(problem),
     }
     return Work(int(product_operations(problem) * passes(problem)), 64 << 20, counts)

@@ -15,7 +15,7 @@ from qkv.algorithms.sdpa.operands import by_head, contiguous_last_dim, products_
 from qkv.compiled import available, thread_pool
 from qkv.compiled.strided import StridedArray, as_strided_array
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
-from qkv.engine.problem import Call, Problem
+from qkv.engine.problem import Call, Problem, first_reason
 from qkv.engine.work import memory_traffic, pairs_of, product_operations
 
 MOST = 8
@@ -33,7 +33,7 @@ def refuses(problem: Problem) -> str | None:
     # This comes first: the size checks below would specialize a traced program to these sizes.
     if problem.mode != "eager":
         return "compiled kernels serve eager calls"
-    reasons = (
+    return first_reason(
         (problem.gradient, "it has no backward pass"),
         (problem.state, "it would round the row state to float32"),
         (problem.dtype != torch.float32, f"the dtype is {problem.dtype}, not float32"),
@@ -41,8 +41,7 @@ def refuses(problem: Problem) -> str | None:
         (problem.sink, "the softmax has a sink"),
         (problem.queries > MOST, f"more than {MOST} queries: tiled matrix products are faster"),
         (problem.rows < LEAST, f"fewer than {LEAST} items: the call would cost more than it saves"),
-    )
-    return next((reason for holds, reason in reasons if holds), None) or refuses_mechanism(problem)
+    ) or refuses_mechanism(problem)
 
 
 def work(problem: Problem) -> Work:

@@ -15,7 +15,7 @@ from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.derivatives import Terms, causal_bounds, differentiable_gradients, visibility_of
 from qkv.engine.mechanism import Mechanism, full_rank
 from qkv.engine.position_bias import PositionBias
-from qkv.engine.problem import Call, Problem, hiding, is_not
+from qkv.engine.problem import Call, Problem, first_reason, hiding, is_not
 from qkv.engine.work import memory_traffic
 from qkv.masks.lower import Visibility
 from qkv.scores.base import HALVES, wide
@@ -43,7 +43,7 @@ def refuses(problem: Problem) -> str | None:
 def refuses_mechanism(problem: Problem) -> str | None:
     """Return why the problem is not a softmax over dot products that the fused kernel computes; None if it is."""
     missing = problem.device == "cpu" and not flash_operators.KERNELS
-    reasons = (
+    return first_reason(
         (problem.mode == "transformed", "PyTorch's kernel has no rule for vmap"),
         (missing, "this PyTorch has no kernel of that name for the CPU"),
         is_not(problem, "dot"),
@@ -56,7 +56,6 @@ def refuses_mechanism(problem: Problem) -> str | None:
         ),
         (problem.empty, "an axis is empty"),
     )
-    return next((reason for holds, reason in reasons if holds), None)
 
 
 def _refuses_call(problem: Problem) -> str | None:

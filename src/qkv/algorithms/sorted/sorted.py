@@ -17,7 +17,7 @@ from qkv.algorithms.sorted import prefix_sums
 from qkv.algorithms.sorted.prefix_sums import LineOperands
 from qkv.compiled import available
 from qkv.engine.algorithm import Algorithm, Result, Work
-from qkv.engine.problem import Call, Problem, core_text
+from qkv.engine.problem import Call, Problem, core_text, first_reason
 from qkv.engine.work import pairs_of
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, Leaky
 
@@ -31,7 +31,7 @@ def refuses(problem: Problem) -> str | None:
         isinstance(problem.pointwise, EpanechnikovShape) and problem.pointwise.power in (1, 2)
     )
     allowed = ("mean", "identity", "softmax") if problem.core == "relu_sum" else ("sum", "mean", "identity")
-    reasons = (
+    return first_reason(
         (
             problem.core not in ("relu_sum", "distance"),
             f"the scores are {core_text(problem.core)}: their keys have no order",
@@ -46,7 +46,6 @@ def refuses(problem: Problem) -> str | None:
         (problem.mask not in ("all", "keys"), f"a mask of the kind {problem.mask} differs by row"),
         (problem.device == "cuda" and pairs_of(problem) <= FEW_PAIRS, "on a GPU tiles of so few pairs are faster"),
     )
-    return next((reason for holds, reason in reasons if holds), None)
 
 
 def _refuses_two_pointer(problem: Problem) -> str | None:

@@ -15,7 +15,15 @@ from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem, core_text
 from qkv.engine.tiles import RESIDENT
 from qkv.engine.unchanged import Reads
-from qkv.engine.work import comparing, is_hidden, memory_traffic, pairs_of, passes, product_operations, spreading
+from qkv.engine.work import (
+    is_hidden,
+    memory_traffic,
+    normalizing,
+    pairs_of,
+    passes,
+    product_operations,
+    spreading,
+)
 
 
 def refuses(problem: Problem) -> str | None:
@@ -80,19 +88,13 @@ def work(problem: Problem) -> Work:
         "items": problem.rows,
         f"features of {problem.core}{few}": pairs * problem.width,
         f"calls of {problem.core}{few}": 1,
-        f"pairs of {problem.normalizer}": pairs,
-        f"calls of {problem.normalizer}": 1,
-        "calls with dropout": 1 if problem.dropout else 0,
         "calls with a bias": 1 if problem.bias != "none" else 0,
         "positions": pairs if problem.positional else 0,
         f"masked pairs of {problem.core}": pairs if is_hidden(problem) else 0,
-        "pairs dropped": pairs if problem.dropout else 0,
-        "biased pairs": pairs if problem.bias != "none" else 0,
         "pairs in half precision": pairs if problem.dtype.itemsize == 2 else 0,
         "operations in float64": product_operations(problem) if problem.dtype.itemsize == 8 else 0,
-        f"pairs of {problem.normalizer} in float64": pairs if problem.dtype.itemsize == 8 else 0,
         f"calls of {problem.core} with hidden pairs": 1 if is_hidden(problem) else 0,
-        **comparing(problem),
+        **normalizing(problem, problem.normalizer),
         **spreading(problem),
         **memory_traffic(problem),
     }

@@ -19,7 +19,7 @@ from qkv.algorithms.tiled.stripes import Stripes
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.autograd import with_zero_gradients
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
-from qkv.engine.problem import Call, Problem
+from qkv.engine.problem import Call, Problem, first_reason
 from qkv.engine.tiles import take
 from qkv.engine.work import comparing, full_tensor, pairs_of
 from qkv.masks.lower import Visibility
@@ -31,7 +31,7 @@ MAX_MATRIX = 1 << 20
 
 def refuses(problem: Problem) -> str | None:
     """Accept only the hard normalizer, in eager calls."""
-    reasons = (
+    return first_reason(
         (problem.normalizer != "hard", f"the normalizer is {problem.normalizer}, not hard"),
         (problem.core == "tile", "scores are user-defined"),
         (problem.bias_by_tile, "the bias is made tile by tile"),
@@ -40,7 +40,6 @@ def refuses(problem: Problem) -> str | None:
         (problem.mode != "eager" or problem.device == "meta", "positions are found in eager calls only"),
         (problem.empty, "an axis is empty"),
     )
-    return next((reason for holds, reason in reasons if holds), None)
 
 
 def work(problem: Problem) -> Work:

@@ -67,7 +67,7 @@ def run(problem: Problem, call: Call, facts: Distances) -> Result:
     if isinstance(scale, Tensor):
         augmented, scale = augmented * scale, 1.0
     operands = Products(augmented, torch.cat([key, half_norms], -1), value, scale)
-    result = flash.attend(products(problem), call, operands, "rowwise")
+    result = flash.attend(products(problem), call, operands)
     if result is None:
         return blocked.run(problem, call)
     return Result(result.output.to(call.query.dtype), None)

@@ -148,7 +148,7 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     """Compute attention by PyTorch's kernel, or in tiles if the kernel gets non-finite numbers wrong."""
     with_matrix = call._replace(bias=call.bias.tile()) if isinstance(call.bias, PositionBias) else call
     products = operands(problem, call)
-    result = attend(problem, with_matrix, products, "sdpa")
+    result = attend(problem, with_matrix, products)
     if result is None:
         return blocked.run(problem, call)
     if result.state is not None and row_state.is_rounded(problem):
@@ -249,13 +249,12 @@ def _of_any_width(call: Call, products: Products) -> tuple[Products, bool]:
     return products._replace(query=query * products.scale, scale=1.0), False
 
 
-def attend(problem: Problem, call: Call, products: Products, backend: str) -> Result | None:
+def attend(problem: Problem, call: Call, products: Products) -> Result | None:
     """Compute attention by PyTorch's kernel.
 
     Args:
         problem, call: the problem and its inputs.
         products: the operands of its dot products.
-        backend: name of the calling backend, for error messages.
 
     Returns:
         The result; None if non-finite numbers made that of the kernel wrong.
@@ -310,7 +309,8 @@ def _rows_that_see(call: Call) -> Tensor | None:
     """Return whether mask and bias leave each row a key, (..., Q); None if they do."""
     if call.bias_tensor is not None:
         # A bias of -inf may mask a whole row, as a mask does.
-        return _rows_with_finite_bias(call.bias_tensor, call.visibility.matrix())
+        finite, visible = call.bias_tensor > -torch.inf, call.visibility.matrix()
+        return (finite if visible is None else finite & visible).any(-1)
     return call.visibility.rows_with_keys()
 
 
@@ -412,14 +412,7 @@ def _table(table: Tensor, problem: Problem) -> Tensor:
         return table.expand(1, -1) if table.ndim == 1 else table
     if len(problem.leading) <= 2:
         return table.unsqueeze(0) if table.ndim == 3 else table
-    leading = problem.leading
-    table = table.expand(*leading, *table.shape[-2:])
-    return table.reshape(-1, leading[-1], *table.shape[-2:])
-
-
-def _rows_with_finite_bias(bias: Tensor, visible: Tensor | None) -> Tensor:
-    finite = bias > -torch.inf
-    return (finite if visible is None else finite & visible).any(-1)
+    return by_head(table, problem.leading)
 
 
 def finish(problem: Problem, call: Call, output: Tensor, lse: Tensor | None) -> Result:

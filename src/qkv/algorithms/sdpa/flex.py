@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from qkv.algorithms.sdpa.flash import RESIDENT_LIMIT
+from qkv.algorithms.sdpa.operands import by_head
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem, core_text
 from qkv.engine.work import passes, product_operations
 from qkv.scores.pointwise import Linear, Softcap
-from qkv.shapes import Shape
 
 
 def refuses(problem: Problem) -> str | None:
@@ -54,7 +54,7 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     from torch.nn.attention.flex_attention import flex_attention
 
     query, key, scale = call.score.prepare(call.query, call.key).with_number()
-    query, key, value = (_four_dimensional(x, problem.leading) for x in (query, key, call.value))
+    query, key, value = (by_head(x, problem.leading) for x in (query, key, call.value))
     score, block_mask = _score(problem, call), _block_mask(problem, call)
     # A score may compute its operands in a wider dtype than that of the values.
     output = flex_attention(query, key, value.to(query.dtype), score_mod=score, block_mask=block_mask, scale=scale)
@@ -64,11 +64,6 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     if sees_any is not None:
         output = torch.where(sees_any[..., None], output, output.new_zeros(()))
     return Result(output, None)
-
-
-def _four_dimensional(x: Tensor, leading: Shape) -> Tensor:
-    heads = leading[-1] if leading else 1
-    return x.expand(*leading, *x.shape[-2:]).reshape(-1, heads, *x.shape[-2:])
 
 
 def _score(problem: Problem, call: Call) -> Callable[..., Tensor] | None:
@@ -85,7 +80,7 @@ def _score(problem: Problem, call: Call) -> Callable[..., Tensor] | None:
 
 def _table(table: Tensor, problem: Problem, rows: int, columns: int) -> Tensor:
     """Expand a table to (batch, heads, rows, columns)."""
-    return _four_dimensional(table.expand(*table.shape[:-2], rows, columns), problem.leading)
+    return by_head(table.expand(*table.shape[:-2], rows, columns), problem.leading)
 
 
 def _block_mask(problem: Problem, call: Call) -> Any:
@@ -107,18 +102,15 @@ def _block_mask(problem: Problem, call: Call) -> Any:
         )
     bounds = call.visibility.bounds
     assert bounds is not None
-    first, last = (None if x is None else _rows(x, problem) for x in bounds)
+    first, last = (
+        None if x is None else by_head(x.expand(*x.shape[:-1], queries), problem.leading, last=1) for x in bounds
+    )
 
     def sees(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         after = k >= 0 if first is None else k >= first[b, h, q]
         return after if last is None else after & (k < last[b, h, q])
 
     return create_block_mask(sees, problem.rows // heads, heads, queries, keys, device)
-
-
-def _rows(bound: Tensor, problem: Problem) -> Tensor:
-    heads = problem.leading[-1] if problem.leading else 1
-    return bound.expand(*problem.leading, problem.queries).reshape(-1, heads, problem.queries)
 
 
 FLEX = Algorithm("sdpa.flex", "flex", "PyTorch's flex attention, compiled", refuses, work, run, preferred=True)

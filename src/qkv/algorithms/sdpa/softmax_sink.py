@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qkv.algorithms.sdpa import flash, flash_operators, row_state
+from qkv.algorithms.sdpa.flash import KernelInputs
 from qkv.algorithms.sdpa.operands import Products, by_head, products_of
 from qkv.algorithms.tiled import blocked
 from qkv.engine.algorithm import Algorithm, Facts, Result
@@ -88,7 +89,7 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     if not flash.trusted(problem, call, inputs, lse):
         return blocked.run(problem, call)
     sink = _by_head(call.normalizer.sink, problem)
-    output, lse = attend(*inputs[:3], sink, (output, lse), inputs.causal, inputs.scale)
+    output, lse = attend(inputs, sink, (output, lse))
     result = flash.finish(problem, call, output, lse)
     if result.state is None or not row_state.is_rounded(problem):
         return result
@@ -103,38 +104,27 @@ def _by_head(sink: float | Tensor, problem: Problem) -> float | Tensor:
     return sink.expand(problem.leading).reshape(-1, problem.leading[-1])
 
 
-def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    sink: float | Tensor,
-    plain: tuple[Tensor, Tensor],
-    causal: bool,
-    scale: float,
-) -> tuple[Tensor, Tensor]:
+def attend(inputs: KernelInputs, sink: float | Tensor, plain: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Compute attention with a sink.
 
     Args:
-        query: (B, H, Q, F).
-        key: (B, H, K, F).
-        value: (B, H, K, F).
+        inputs: the arguments of PyTorch's kernel.
         sink: a number, or a tensor that broadcasts to (B, H).
         plain: output and row state without the sink, as `flash_operators.forward` returns them without gradients; the
             output is overwritten.
-        causal: whether query i sees only the keys j ≤ i.
-        scale: factor of the dot products.
 
     Returns:
         The output (B, H, Q, F), differentiable once, and the row state (B, H, Q), without a gradient.
 
     Example:
         >>> zeros, ones = torch.zeros(1, 1, 2, 4), torch.ones(1, 1, 3, 4)
-        >>> plain = flash_operators.forward(zeros, ones, ones, None, False, 1.0)
-        >>> attend(zeros, ones, ones, 0.0, plain, False, 1.0)[0][0, 0, 0]
+        >>> inputs = KernelInputs(zeros, ones, ones, None, False, 1.0)
+        >>> attend(inputs, 0.0, flash_operators.forward(*inputs[:6]))[0][0, 0, 0]
         tensor([0.7500, 0.7500, 0.7500, 0.7500])
     """
-    sink = torch.as_tensor(spread(sink, by=1), dtype=query.dtype, device=query.device)
-    output, state = _SoftmaxWithSink.apply(query, key, value, sink, plain, causal, scale)  # type: ignore[no-untyped-call]
+    sink = torch.as_tensor(spread(sink, by=1), dtype=inputs.query.dtype, device=inputs.query.device)
+    settings = plain, inputs.causal, inputs.scale
+    output, state = _SoftmaxWithSink.apply(*settings, *inputs[:3], sink)  # type: ignore[no-untyped-call]
     return output, state
 
 
@@ -144,27 +134,20 @@ def _gradients_with_graph(ctx: Any, g: Tensor, _: Tensor | None) -> tuple[Tensor
     mechanism = Mechanism("dot", Linear(), "softmax", ctx.scale, 0.0, False, tuple(query.shape[:-2]))
     visible = visibility_of(query, key, causal_bounds(query, key) if ctx.causal else (None, None))
     terms = Terms(query, key, value, parameter=full_rank(sink, 3).unsqueeze(-1))
-    needs_grad = [True, True, True, False, False, ctx.needs_input_grad[3]]
+    needs_grad = [True, True, True, False, False, ctx.needs_input_grad[6]]
     *gradients, _, _, d_sink = differentiable_gradients(mechanism, visible, terms, needs_grad, (g, None))
-    return (*gradients, None if d_sink is None else d_sink.reshape(sink.shape), None, None, None)
+    return (None, None, None, *gradients, None if d_sink is None else d_sink.reshape(sink.shape))
 
 
 class _SoftmaxWithSink(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        sink: Tensor,
-        plain: tuple[Tensor, Tensor],
-        causal: bool,
-        scale: float,
+        ctx: Any, plain: tuple[Tensor, Tensor], causal: bool, scale: float, *tensors: Tensor
     ) -> tuple[Tensor, Tensor]:
-        output, lse = plain
+        (output, lse), sink = plain, tensors[3]
         state = logaddexp(lse, sink)
         output *= torch.sigmoid(lse - finite(sink)).unsqueeze(-1)
-        ctx.save_for_backward(query, key, value, sink, output, state)
+        ctx.save_for_backward(*tensors, output, state)
         ctx.causal, ctx.scale = causal, scale
         ctx.mark_non_differentiable(state)
         return output, state
@@ -175,10 +158,10 @@ class _SoftmaxWithSink(torch.autograd.Function):
         query, key, value, sink, output, state = ctx.saved_tensors
         gradients = flash_operators.backward(g, query, key, value, output, state, ctx.causal, ctx.scale)
         d_sink = None
-        if ctx.needs_input_grad[3]:
+        if ctx.needs_input_grad[6]:
             weight = torch.exp(finite(sink) - finite(state))
             d_sink = -(weight * (g * output).sum(-1)).sum_to_size(sink.shape)
-        return (*gradients, d_sink, None, None, None)
+        return (None, None, None, *gradients, d_sink)
 
 
 SINK = Algorithm(

@@ -169,11 +169,7 @@ def _second_gradients(ctx: Any, *upstream: Any) -> tuple[Any, ...]:
 def _requested_second_gradients(ctx: Any, upstream: Sequence[Tensor | None]) -> list[Any]:
     """Return the gradients of the arguments of `blocked_backward`, as far as they have any."""
     g_output, g_state, *tensors = ctx.saved_tensors
-    inputs, constants, needs_grad = (
-        Inputs(*tensors[: len(Inputs._fields)]),
-        tensors[DIFFERENTIABLE:],
-        ctx.needs_input_grad,
-    )
+    inputs, constants, needs_grad = Inputs(*tensors[:_INPUTS]), tensors[DIFFERENTIABLE:], ctx.needs_input_grad
     code, numbers, groups, *settings = ctx.rest
     mechanism = _mechanism(inputs.query, *settings)
 
@@ -247,8 +243,8 @@ class _Derivative(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         """Compute the mapped items one after another."""
-        items = [_Derivative.apply(*_select_item(args, in_dims, item)) for item in range(info.batch_size)]  # type: ignore[no-untyped-call]
-        return tuple(torch.stack(parts) for parts in zip(*items, strict=True)), (0,) * len(items[0])
+        results = _one_by_one(_Derivative.apply, info, in_dims, args)
+        return results, (0,) * len(results)
 
 
 blocked.register_autograd(_gradients, setup_context=_setup_context)
@@ -260,8 +256,8 @@ SEED = Inputs._fields.index("seed")
 
 def _vmap_forward(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
     if args[SEED] is not None:
-        parts = [blocked(*_select_item(args, in_dims, i)) for i in range(info.batch_size)]
-        return (torch.stack([part[0] for part in parts]), torch.stack([part[1] for part in parts])), (0, 0)
+        output, state = _one_by_one(blocked, info, in_dims, args)
+        return (output, state), (0, 0)
     args = _move_to_front(args, in_dims)
     query = args[0].expand(info.batch_size, *args[0].shape[1:])
     return blocked(query, *args[1:]), (0, 0)
@@ -269,8 +265,7 @@ def _vmap_forward(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tupl
 
 def _vmap_backward(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[list[Tensor], list[int]]:
     if args[3 + SEED] is not None:
-        parts = [blocked_backward(*_select_item(args, in_dims, i)) for i in range(info.batch_size)]
-        gradients = [torch.stack(samples) for samples in zip(*parts, strict=True)]
+        gradients = list(_one_by_one(blocked_backward, info, in_dims, args))
         return gradients, [0] * len(gradients)
     # Each mapped item has its own gradient, also of tensors that all items share.
     args = _move_to_front(args, in_dims)
@@ -281,10 +276,8 @@ def _vmap_backward(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[lis
     g_output, g_state, *inputs = differentiable
     gradients = blocked_backward(g_output, g_state, args[2], *inputs, *args[3 + DIFFERENTIABLE :])
     needs_grad = [needed and x is not None for needed, x in zip(args[2], inputs, strict=True)]
-    front = info.batch_size
-    return [g if needed else g.expand(front, 0) for g, needed in zip(gradients, needs_grad, strict=True)], [0] * len(
-        gradients
-    )
+    pairs = zip(gradients, needs_grad, strict=True)
+    return [g if needed else g.expand(info.batch_size, 0) for g, needed in pairs], [0] * len(gradients)
 
 
 def _move_to_front(args: tuple[Any, ...], in_dims: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -298,10 +291,16 @@ def _move_to_front(args: tuple[Any, ...], in_dims: tuple[Any, ...]) -> tuple[Any
     return _over_tensors(moved, args, in_dims)
 
 
-def _select_item(args: tuple[Any, ...], in_dims: tuple[Any, ...], item: int) -> tuple[Any, ...]:
-    """Select one mapped item: dropout counts the rows of each item separately."""
+def _one_by_one(
+    run: Callable[..., Any], info: Any, in_dims: tuple[Any, ...], args: tuple[Any, ...]
+) -> tuple[Tensor, ...]:
+    """Run once for each mapped item, and stack the results: dropout counts the rows of each item separately."""
 
-    return _over_tensors(lambda x, dim: x if dim is None else x.select(dim, item), args, in_dims)
+    def run_item(item: int) -> Any:
+        return run(*_over_tensors(lambda x, dim: x if dim is None else x.select(dim, item), args, in_dims))
+
+    items = [run_item(item) for item in range(info.batch_size)]
+    return tuple(torch.stack(parts) for parts in zip(*items, strict=True))
 
 
 def _over_tensors(

@@ -206,10 +206,6 @@ def _sigmoid_backward(row: ScoreRows, w: Tensor, upstream: Upstream) -> RowGradi
     return g_scores, None if row.parameter is None else g_scores.sum(-1, keepdim=True)
 
 
-def _hard(row: ScoreRows) -> Tensor:
-    return Hard()(row.scores, row.visible)
-
-
 def _largest(row: ScoreRows, w: Tensor) -> Tensor:
     s = row.scores
     return (s.amax(-1) if s.shape[-1] else s.new_full(s.shape[:-1], -torch.inf)).double()
@@ -223,10 +219,6 @@ def _hard_backward(row: ScoreRows, w: Tensor, upstream: Upstream) -> RowGradient
     return ties / ties.sum(-1, keepdim=True).clamp(min=1) * upstream.state.unsqueeze(-1), None
 
 
-def _alpha(row: ScoreRows, otherwise: float) -> float | Tensor:
-    return otherwise if row.parameter is None else row.parameter
-
-
 def _project(s: Tensor, alpha: float) -> Tensor:
     """Compute the weights of sparsemax (α = 2) or of entmax with α = 1.5; 0 in fully masked rows."""
     if s.shape[-1] == 0:
@@ -234,22 +226,6 @@ def _project(s: Tensor, alpha: float) -> Tensor:
     top = s.amax(-1, keepdim=True)
     empty = top == -torch.inf
     return projection(s - top.masked_fill_(empty, 0), alpha)[0].masked_fill_(empty, 0)
-
-
-def _sparsemax(row: ScoreRows) -> Tensor:
-    return _project(row.scores, 2.0)
-
-
-def _sparsemax_backward(row: ScoreRows, w: Tensor, upstream: Upstream) -> RowGradients:
-    return _projection_gradient(w, (w > 0).to(w.dtype), upstream, 2.0)[0], None
-
-
-def _entmax15(row: ScoreRows) -> Tensor:
-    return _project(row.scores, 1.5)
-
-
-def _entmax15_backward(row: ScoreRows, w: Tensor, upstream: Upstream) -> RowGradients:
-    return _projection_gradient(w, w.sqrt(), upstream, 1.5)[0], None
 
 
 def _entmax(row: ScoreRows) -> Tensor:
@@ -313,8 +289,18 @@ def _tau_gradient(row: ScoreRows, w: Tensor, alpha: Tensor) -> Tensor:
     return (q * slope).sum(-1, keepdim=True) / torch.where(total == 0, torch.ones_like(total), total)
 
 
-def _tau(otherwise: float) -> Callable[[ScoreRows, Tensor], Tensor]:
-    return lambda row, w: threshold(row.scores.double(), w.double(), _alpha(row, otherwise))
+def _tau(row: ScoreRows, w: Tensor, alpha: float | Tensor | None) -> Tensor:
+    assert alpha is not None
+    return threshold(row.scores.double(), w.double(), alpha)
+
+
+def _of_fixed_alpha(alpha: float, slope: Callable[[Tensor], Tensor]) -> Rule:
+    """Return the rule of a projection with a fixed α; `slope` computes p^(2−α)."""
+
+    def backward(row: ScoreRows, w: Tensor, upstream: Upstream) -> RowGradients:
+        return _projection_gradient(w, slope(w), upstream, alpha)[0], None
+
+    return Rule(-torch.inf, lambda row: _project(row.scores, alpha), lambda row, w: _tau(row, w, alpha), backward)
 
 
 RULES = {
@@ -324,8 +310,8 @@ RULES = {
     "identity": Rule(0.0, lambda row: row.scores, _no_state, lambda row, w, upstream: (upstream.weights, None)),
     "sigmoid": Rule(0.0, _sigmoid, _count_visible, _sigmoid_backward),
     "scores": Rule(-torch.inf, lambda row: row.scores, _largest, lambda row, w, upstream: (None, None)),
-    "hard": Rule(-torch.inf, _hard, _largest, _hard_backward),
-    "sparsemax": Rule(-torch.inf, _sparsemax, _tau(2.0), _sparsemax_backward),
-    "entmax15": Rule(-torch.inf, _entmax15, _tau(1.5), _entmax15_backward),
-    "entmax": Rule(-torch.inf, _entmax, _tau(1.5), _entmax_backward),
+    "hard": Rule(-torch.inf, lambda row: Hard()(row.scores, row.visible), _largest, _hard_backward),
+    "sparsemax": _of_fixed_alpha(2.0, lambda w: (w > 0).to(w.dtype)),
+    "entmax15": _of_fixed_alpha(1.5, torch.sqrt),
+    "entmax": Rule(-torch.inf, _entmax, lambda row, w: _tau(row, w, row.parameter), _entmax_backward),
 }

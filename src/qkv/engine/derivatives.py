@@ -8,12 +8,13 @@ kernels.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, final
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from qkv.engine.dropout import Kept
 from qkv.engine.mechanism import Inputs, Mechanism
@@ -128,7 +129,6 @@ def second_gradients(
     upstream: Sequence[Tensor | None],
     needed: tuple[Sequence[bool], Sequence[bool]],
     constants: "Constants | None" = None,
-    apply: "Callable[[Level, Sequence[Tensor]], tuple[Tensor, ...]] | None" = None,
 ) -> tuple[list[Tensor | None], list[Tensor | None]]:
     """Return the gradients of a loss on the gradients of an equation's tensors, with a graph.
 
@@ -136,7 +136,6 @@ def second_gradients(
         mechanism, visibility, terms, cotangents, constants: as `differentiable_gradients` takes them.
         upstream: the loss's gradients with respect to the gradients of the terms; None where they have none.
         needed: which of the terms need a gradient, and which of the two cotangents.
-        apply: sums a level over all tiles, as an autograd function; by default one that may close over the mask.
 
     Returns:
         The gradients of the terms and those of the cotangents; None where there is none.
@@ -151,7 +150,7 @@ def second_gradients(
     tensors = [*_present(terms), *_present(cotangents)]
     level = Level(equation).derivative(first).derivative((*of_terms, *(count + position for position in of_cotangents)))
     tensors += _present(upstream[equation.present[position]] for position in first)
-    gradients = (apply or _apply)(level, tensors)
+    gradients = _apply(level, tensors)
     split = len(of_terms)
     return (
         _by_index(gradients[:split], (equation.present[position] for position in of_terms), len(needed[0])),
@@ -197,6 +196,9 @@ class TileFunction(Protocol):
     @property
     def guarded(self) -> Sequence[Tensor]:
         """Other tensors that it reads, which must not change before a backward pass."""
+
+    def reading(self, guarded: Sequence[Tensor]) -> "TileFunction":
+        """Return the same function of other tensors in the places of those guarded."""
 
     def tiling(self, tensors: Sequence[Tensor]) -> Tiling:
         """Cut the problem into tiles, small enough for what autograd stores of them."""
@@ -270,8 +272,24 @@ class TiledEquation:
 
     @property
     def guarded(self) -> Sequence[Tensor]:
-        """The tensors of the mask, which is evaluated again."""
-        return self.visibility.tensors()
+        """The tensors of constants and mask, which is evaluated again, also of a user-defined one."""
+        tensors = (x for x in tree_leaves(self._read_again()) if isinstance(x, Tensor) and not x.is_inference())
+        return [*tensors, *self.visibility.tensors()]
+
+    def reading(self, guarded: Sequence[Tensor]) -> "TiledEquation":
+        """Return the same equation with other tensors in the places of those guarded."""
+        if all(x is y for x, y in zip(guarded, self.guarded, strict=True)):
+            return self
+        later = iter(guarded)
+        bounds, dense, mask, seed, ties = tree_map_only(
+            Tensor, lambda x: x if x.is_inference() else next(later), self._read_again()
+        )
+        visibility = replace(self.visibility, bounds=bounds, dense=dense, mask=mask, memo={})
+        return replace(self, visibility=visibility, constants=replace(self.constants, seed=seed, ties=ties))
+
+    def _read_again(self) -> tuple[Any, ...]:
+        visibility, constants = self.visibility, self.constants
+        return visibility.bounds, visibility.dense, visibility.mask, constants.seed, constants.ties
 
     def terms(self, tensors: Sequence[Tensor]) -> Terms:
         """Return the tensors by name."""
@@ -341,6 +359,10 @@ class Level:
         Its inputs are those of this level, and a cotangent of each output.
         """
         return Level(self.function, (*self.chosen, chosen))
+
+    def reading(self, guarded: Sequence[Tensor]) -> "Level":
+        """Return the same level of a function of other tensors in the places of those guarded."""
+        return replace(self, function=self.function.reading(guarded))
 
     @cached_property
     def below(self) -> "Level":
@@ -435,41 +457,43 @@ def _without_hidden(terms: Terms, visible: Tensor | None) -> Terms:
 
 
 def _apply(level: Level, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    results = _SumOfTiles.apply(level, *tensors)  # type: ignore[no-untyped-call]
+    results = _SumOfTiles.apply(level, len(tensors), *tensors, *level.function.guarded)  # type: ignore[no-untyped-call]
     return results if isinstance(results, tuple) else (results,)
 
 
 class _SumOfTiles(torch.autograd.Function):
-    """A level as an autograd function, whose backward pass is the next level."""
+    """A level as an autograd function, whose backward pass is the next level.
+
+    All tensors that it reads are arguments: so `torch.func` can transform it, and PyTorch detects in-place changes.
+    """
 
     @staticmethod
-    def forward(level: Level, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(level: Level, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         with torch.autocast(tensors[0].device.type, enabled=False):
-            return tuple(level.run(tensors))
+            return tuple(level.reading(tensors[count:]).run(tensors[:count]))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        level, *tensors = inputs
-        ctx.level = level
-        # Saving what else is read again lets PyTorch detect in-place changes.
-        ctx.save_for_backward(*tensors, *level.function.guarded)
-        ctx.count = len(tensors)
+        ctx.level, ctx.count, *tensors = inputs
+        ctx.save_for_backward(*tensors)
 
     @staticmethod
     @by_sample
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
-        chosen = tuple(index for index, want in enumerate(ctx.needs_input_grad[1:]) if want)
-        tensors = ctx.saved_tensors[: ctx.count]
-        gradients = iter(_apply(ctx.level.derivative(chosen), [*tensors, *cotangents]))
-        return (None, *(next(gradients) if index in chosen else None for index in range(ctx.count)))
+        needs_grad = ctx.needs_input_grad[2 : 2 + ctx.count]
+        chosen = tuple(index for index, want in enumerate(needs_grad) if want)
+        tensors, guarded = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        gradients = iter(_apply(ctx.level.reading(guarded).derivative(chosen), [*tensors, *cotangents]))
+        return (None, None, *(next(gradients) if want else None for want in needs_grad), *(None for _ in guarded))
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], level: Level, *tensors: Tensor) -> Any:
+    def vmap(info: Any, in_dims: tuple[Any, ...], level: Level, count: int, *tensors: Tensor) -> Any:
         """Compute the mapped items one after another."""
         results = []
         for item in range(info.batch_size):
-            pairs = zip(tensors, in_dims[1:], strict=True)
-            results.append(_apply(level, [x if dim is None else x.select(dim, item) for x, dim in pairs]))
+            pairs = zip(tensors, in_dims[2:], strict=True)
+            parts = [x if dim is None else x.select(dim, item) for x, dim in pairs]
+            results.append(_apply(level.reading(parts[count:]), parts[:count]))
         return tuple(torch.stack(parts) for parts in zip(*results, strict=True)), (0,) * len(results[0])
 
 

@@ -5,8 +5,8 @@ Eager calls use a `torch.autograd.Function`, whose overhead is a tenth of an ope
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
-from typing import Any, cast
+from dataclasses import fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from torch import Tensor
 from qkv.algorithms.tiled.mask_encoding import decode, encode
 from qkv.algorithms.tiled.stripes import Stripes
 from qkv.engine.autograd import operator_arguments
-from qkv.engine.derivatives import Constants, Level, TiledEquation, second_gradients, terms_of
+from qkv.engine.derivatives import Constants, second_gradients, terms_of
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, full_rank
 from qkv.masks.base import Bounds, Grid
 from qkv.masks.lower import Visibility
@@ -169,82 +169,18 @@ def _second_gradients(ctx: Any, *upstream: Any) -> tuple[Any, ...]:
 def _requested_second_gradients(ctx: Any, upstream: Sequence[Tensor | None]) -> list[Any]:
     """Return the gradients of the arguments of `blocked_backward`, as far as they have any."""
     g_output, g_state, *tensors = ctx.saved_tensors
-    inputs, constants, needs_grad = Inputs(*tensors[:_INPUTS]), tensors[DIFFERENTIABLE:], ctx.needs_input_grad
-    code, numbers, groups, *settings = ctx.rest
-    mechanism = _mechanism(inputs.query, *settings)
-
-    def apply(level: Level, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        equation = level.function
-        assert isinstance(equation, TiledEquation)
-        parts = equation.present, equation.outputs, level.chosen
-        arguments = (*tensors, *constants)
-        return _Derivative.apply(mechanism, parts, (code, numbers, groups), len(tensors), *arguments)  # type: ignore[no-any-return, no-untyped-call]
-
+    inputs, (first, last, dense, *mask_tensors) = Inputs(*tensors[:_INPUTS]), tensors[_INPUTS:]
+    (code, numbers, groups, *settings), needs_grad = ctx.rest, ctx.needs_input_grad
     of_terms, of_cotangents = second_gradients(
-        mechanism,
-        Visibility("all", Grid(mechanism.leading, inputs.query.shape[-2], inputs.key.shape[-2], inputs.query.device)),
+        _mechanism(inputs.query, *settings),
+        _visibility(*inputs[:2], (first, last), dense, mask_tensors, code, numbers, groups),
         terms_of(inputs),
         (g_output, g_state),
         [g if needed else None for g, needed in zip(upstream, ctx.upstream_for, strict=True)],
         (needs_grad[3 : 3 + DIFFERENTIABLE], needs_grad[:2]),
-        apply=apply,
+        Constants(inputs.seed, inputs.ties),
     )
     return [*of_cotangents, None, *of_terms]
-
-
-class _Derivative(torch.autograd.Function):
-    """A derivative by tiles, of any order. All its tensors are arguments, so that `torch.func` can transform it."""
-
-    @staticmethod
-    def forward(
-        mechanism: Mechanism, parts: tuple[Any, ...], code: tuple[Any, ...], count: int, *tensors: Tensor | None
-    ) -> tuple[Tensor, ...]:
-        """Sum over all tiles.
-
-        Args:
-            mechanism: the equation.
-            parts: the attributes `present` and `outputs` of `TiledEquation`, and the `chosen` of its `Level`.
-            code: the mask's text, numbers and groups.
-            count: how many inputs the level has.
-            tensors: these inputs; then the seed, ties, `first`, `last`, `dense`, and the tensors of the mask.
-        """
-        present, outputs, chosen = parts
-        inputs = cast("tuple[Tensor, ...]", tensors[:count])
-        seed, ties, first, last, dense, *mask_tensors = tensors[count:]
-        text, numbers, groups = code
-        query, key = inputs[:2]
-        visibility = _visibility(query, key, (first, last), dense, mask_tensors, text, numbers, groups)  # type: ignore[arg-type]
-        leading = tuple(query.shape[:-2])
-        equation = TiledEquation(
-            replace(mechanism, leading=leading), visibility, present, outputs, Constants(seed, ties)
-        )
-        with torch.autocast(query.device.type, enabled=False):
-            return tuple(Level(equation, chosen).run(inputs))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Save all tensors."""
-        ctx.mechanism, ctx.parts, ctx.code, ctx.count, *tensors = inputs
-        ctx.save_for_backward(*tensors)
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
-        """Apply the derivative of the next order."""
-        needs_grad = ctx.needs_input_grad[4 : 4 + ctx.count]
-        further = tuple(index for index, needed in enumerate(needs_grad) if needed)
-        present, outputs, chosen = ctx.parts
-        parts, tensors = (present, outputs, (*chosen, further)), ctx.saved_tensors
-        count = ctx.count + len(cotangents)
-        arguments = (*tensors[: ctx.count], *cotangents, *tensors[ctx.count :])
-        gradients = iter(_Derivative.apply(ctx.mechanism, parts, ctx.code, count, *arguments))  # type: ignore[no-untyped-call]
-        constants = (None,) * (len(tensors) - ctx.count)
-        return (None, None, None, None, *(next(gradients) if needed else None for needed in needs_grad), *constants)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        """Compute the mapped items one after another."""
-        results = _one_by_one(_Derivative.apply, info, in_dims, args)
-        return results, (0,) * len(results)
 
 
 blocked.register_autograd(_gradients, setup_context=_setup_context)

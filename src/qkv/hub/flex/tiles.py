@@ -300,6 +300,10 @@ class _DifferentiableStripes:
         """The tensors of the mask, which is evaluated again."""
         return self.stripes.tiling.visibility.tensors()
 
+    def reading(self, guarded: Sequence[Tensor]) -> "_DifferentiableStripes":
+        """Return the function itself: `torch.func` does not transform it, so that the tensors are the same."""
+        return self
+
     def tiling(self, tensors: Sequence[Tensor]) -> Tiling:
         """Return the stripes."""
         return self.stripes.tiling

@@ -208,7 +208,7 @@ class TransformerBlock(nn.Module):
             got = "one that attends to one"
             raise UnsupportedError("second", "a block that attends to two sources", got, "Give it second=.")
         states, real = second
-        expect_input("second", states, None, self.second_attention.input_widths[1], rank=3)
+        expect_input("second", states, None, self.second_attention.projections.widths[1], rank=3)
         if not isinstance(real, Tensor) or real.dtype != torch.bool or real.shape != states.shape[:2]:
             got = (
                 f"{real.dtype} of shape {show(tuple(real.shape))}" if isinstance(real, Tensor) else type(real).__name__

@@ -17,7 +17,7 @@ from qkv.masks.base import Mask
 from qkv.nn.attention import Also, Attention
 from qkv.nn.biases import BiasModule, at_positions, bias_of
 from qkv.nn.decoding.cache import Memory
-from qkv.nn.inputs import expect_input, expect_optional_sizes, expect_sizes
+from qkv.nn.inputs import expect_optional_sizes, expect_sizes
 from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.normalizers import NormalizerModule, module_or_value
 from qkv.nn.positions import Rotary
@@ -111,9 +111,8 @@ class MultiHeadAttention(nn.Module):
         key_width = width if key_width is None else key_width
         value_width = key_width if value_width is None else value_width
         self.width, self.heads, self.key_heads = width, heads, groups
-        self.input_widths = (width, key_width, value_width)
         sizes = (heads * head, groups * head, 0 if "value" in leave_out else groups * head)
-        self.projections = Projections(self.input_widths, sizes, head, bias=bool(bias))
+        self.projections = Projections((width, key_width, value_width), sizes, head, bias=bool(bias))
         self.query_norm = None if norms is None else norms[0]
         self.key_norm = None if norms is None else norms[1]
         self.score = _score(score, head, heads, groups)
@@ -185,7 +184,6 @@ class MultiHeadAttention(nn.Module):
 
     def project_query(self, query: Tensor, session: DecodingSession | None = None) -> Tensor:
         """Project queries by head for the score: (B, Q, M) to (B, H, Q, F)."""
-        self._expect("query", query, 0)
         if self.positions is not None:
             hint = "Positions are relative to one sequence: create the cross-attention layer without them."
             raise ConfigError("positions", "none between two sequences", type(self.positions).__name__, hint)
@@ -196,8 +194,6 @@ class MultiHeadAttention(nn.Module):
     ) -> Memory:
         """Project keys and values by head, once per sentence: (B, K, width) to (B, G, K, F) and (B, G, K, V)."""
         value = key if value is None else value
-        self._expect("key", key, 1)
-        self._expect("value", value, 2)
         return self._remember(*self.projections.memory(key, value, session), self._score())
 
     def extend(
@@ -214,12 +210,7 @@ class MultiHeadAttention(nn.Module):
         Returns:
             The new queries by head, and all keys and values.
         """
-        self._expect("query", x, 0)
-        projections = self.projections
-        if not projections.one:
-            self._expect("key", x, 1)
-            self._expect("value", x, 2)
-        q, k, v = projections.together(x, session)
+        q, k, v = self.projections.together(x, session)
         score = self._score()
         memory, query = self._remember(k, v, score), self._query(q, score)
         if isinstance(self.positions, Rotary):
@@ -362,10 +353,6 @@ class MultiHeadAttention(nn.Module):
             v = v.unsqueeze(-3).expand(*v.shape[:-2], self.key_heads, *v.shape[-2:])
         return Memory(score.project_key(k if self.key_norm is None else self.key_norm(k)), v)
 
-    def _expect(self, name: str, x: Tensor, index: int) -> None:
-        hint = "The layer was created for that width: see key_width and value_width."
-        expect_input(name, x, self.projections.first, self.input_widths[index], hint=hint)
-
     @classmethod
     def from_torch(cls, other: nn.MultiheadAttention) -> "MultiHeadAttention":
         """Convert a PyTorch layer, copying its weights, and which of them learn.
@@ -430,8 +417,8 @@ class MultiHeadAttention(nn.Module):
                 self.heads,
                 self.attention.dropout,
                 bias=self.output.bias is not None,
-                kdim=self.input_widths[1],
-                vdim=self.input_widths[2],
+                kdim=self.projections.widths[1],
+                vdim=self.projections.widths[2],
                 add_bias_kv=self.extra_key is not None,
                 add_zero_attn=zero,
                 batch_first=True,

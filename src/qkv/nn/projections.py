@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from qkv.linalg.matmul import apply_layer
 from qkv.linalg.session import DecodingSession
+from qkv.nn.inputs import expect_input
 from qkv.nn.scores import xavier_uniform
 from qkv.values.plain_modules import plain_weights
 
@@ -57,7 +58,7 @@ class Projections(nn.Module):
         self, widths: tuple[int, int, int], sizes: tuple[int, int, int], head: int, *, bias: bool = True
     ) -> None:
         super().__init__()
-        self.sizes, self.head = sizes, head
+        self.widths, self.sizes, self.head = widths, sizes, head
         self.heads = [size // head for size in sizes]
         self.one = len(set(widths)) == 1 and all(sizes)
         blocks = [(widths[0], sum(sizes))] if self.one else zip(widths, sizes, strict=True)
@@ -95,24 +96,34 @@ class Projections(nn.Module):
 
     def query(self, x: Tensor, session: DecodingSession | None = None) -> Tensor:
         """(..., N, width) to (..., H, N, D)."""
+        self._expect("query", x, 0, self.first)
         self.inputs(x)
         return self._apply_part(0, x, session)
 
     def memory(self, key: Tensor, value: Tensor, session: DecodingSession | None = None) -> tuple[Tensor, Tensor]:
         """Project keys and values, in one product if both come from one tensor."""
+        first = self.first
+        self._expect("key", key, 1, first)
+        self._expect("value", value, 2, first)
         self.inputs(None, key, value)
         if key is value and self.one:
-            k, v = self._split(apply_layer(self.first, key, session, slice(self.sizes[0], None), (self, "memory")), 1)
+            k, v = self._split(apply_layer(first, key, session, slice(self.sizes[0], None), (self, "memory")), 1)
             return k, v
         return self._apply_part(1, key, session), self._apply_part(2, value, session)
 
     def together(self, x: Tensor, session: DecodingSession | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Project queries, keys and values of one input, in one product if they are one parameter."""
-        if self.one:
-            self.inputs(x, x, x)
-            q, k, v = self._split(apply_layer(self.first, x, session), 0)
-            return q, k, v
-        return self.query(x, session), *self.memory(x, x, session)
+        if not self.one:
+            return self.query(x, session), *self.memory(x, x, session)
+        first = self.first
+        self._expect("query", x, 0, first)
+        self.inputs(x, x, x)
+        q, k, v = self._split(apply_layer(first, x, session), 0)
+        return q, k, v
+
+    def _expect(self, name: str, x: Tensor, index: int, layer: nn.Module) -> None:
+        hint = "The layer was created for that width: see key_width and value_width."
+        expect_input(name, x, layer, self.widths[index], hint=hint)
 
     def _apply_part(self, index: int, x: Tensor, session: DecodingSession | None) -> Tensor:
         if not self.sizes[index]:

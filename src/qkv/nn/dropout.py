@@ -1,6 +1,5 @@
 """Dropout with random bits that are cheap on a CPU."""
 
-import math
 from typing import final
 
 import torch
@@ -50,8 +49,10 @@ class Dropout(nn.Module):
         expect_floats("x", x, 0)
         if x.device.type != "cpu" or torch.compiler.is_compiling():
             return nn.functional.dropout(x, self.share)
-        draws = torch.empty(math.ceil(x.numel() / _DRAWS), dtype=torch.int64, device="cpu").random_(-(1 << 63), None)
-        bits = draws.view(torch.int16)[: x.numel()].view(x.shape)
+        count = x.numel()
+        draws = torch.empty(-(-count // _DRAWS), dtype=torch.int64, device="cpu").random_(-(1 << 63), None)
+        bits = draws.view(torch.int16)
+        bits = (bits[:count] if count % _DRAWS else bits).view(x.shape)
         factor = _LEVELS / max(_LEVELS - dropped, 1)
         return x * (bits >= dropped - _LEVELS // 2).to(x.dtype).mul_(factor)
 

@@ -202,6 +202,7 @@ class MonotonicJumps(nn.Module):
         super().__init__()
         expect_sizes(query_width=query_width, key_width=key_width)
         expect_counts(jumps=jumps)
+        self.jumps = jumps
         self.from_state = nn.Linear(query_width, jumps + 1)
         self.from_memory = nn.Linear(key_width, jumps + 1, bias=False)
         initialize_linear(self.from_state, self.from_memory)
@@ -214,7 +215,7 @@ class MonotonicJumps(nn.Module):
     def forward(self, states: Tensor, keys: Tensor, lengths: Tensor) -> Transitions:
         """Build the transitions; arguments as for `MonotonicScores`."""
         expect_input("states", states, self.from_state, rank=3)
-        expect_input("keys", keys, None, self.from_state.out_features, rank=3)
+        expect_input("keys", keys, None, self.jumps + 1, rank=3)
         _expect_sources(keys, lengths, len(states))
         return FirstOrder(wide(apply_layer(self.from_state, states)[:, :, None] + keys[:, None]), lengths)
 

@@ -106,6 +106,8 @@ def _heads(n: int, width: int = 64, value: int = 64) -> Size:
     return Size((1, 8), n, n, width, value)
 
 
+NARROW = tuple(Size((batch, 4), n, n, 16, 16) for batch in (1, 4, 16) for n in (16, 48, 128))
+"""Heads of small models, whose pairs take longer than their products."""
 FITTED = Grid(
     (_heads(16), _heads(64), _heads(256), _heads(512), _heads(1024), Size((16, 8), 4, 128, 64, 64)),
     (
@@ -120,6 +122,7 @@ FITTED = Grid(
         Size((16, 8), 1, 512, 64, 64),
         Size((1,), 1000, 1000, 8, 8),
     ),
+    NARROW,
 )
 REDUCED = Grid(
     (_heads(64), _heads(256)),
@@ -129,7 +132,8 @@ REDUCED = Grid(
         for n in (64, 128, 256, 512, 1024, 2048)
         for heads in (1, 4, 16, 64)
         if heads * n * n <= 1 << 22
-    ),
+    )
+    + NARROW,
     (1,),
     time.process_time,
 )

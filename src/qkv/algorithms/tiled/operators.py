@@ -17,7 +17,7 @@ from qkv.engine.autograd import operator_arguments
 from qkv.engine.derivatives import Constants, second_gradients, terms_of
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, full_rank
 from qkv.masks.base import Bounds, Grid
-from qkv.masks.lower import Visibility
+from qkv.masks.lower import Kind, Visibility
 from qkv.scores.pointwise import POINTWISE, number_of
 
 _INPUTS = len(Inputs._fields)
@@ -40,11 +40,9 @@ def apply(mechanism: Mechanism, inputs: Inputs, visibility: Visibility) -> tuple
             dense = full_rank(visibility.tile(slice(None), slice(None)), rank + 2)  # type: ignore[arg-type]
         else:
             code, tensors, numbers = encoded
-    kind = type(mechanism.pointwise).__name__
-    shape_parameter = number_of(mechanism.pointwise)
-    names = f"{mechanism.core} {kind} {mechanism.normalizer}"
+    names = f"{mechanism.core} {type(mechanism.pointwise).__name__} {mechanism.normalizer}"
     groups = [] if visibility.groups is None or visibility.mask is None else list(visibility.groups)
-    settings = (mechanism.factor, shape_parameter, mechanism.dropout, mechanism.state)
+    settings = mechanism.factor, number_of(mechanism.pointwise), mechanism.dropout, mechanism.state
     args = (*inputs, first, last, dense, tensors, code, numbers, groups, names, *settings)
     run: Callable[..., Any] = blocked if torch.compiler.is_compiling() else Transformed.apply
     output, state = run(*args)
@@ -60,7 +58,7 @@ _SCHEMA = (
 @torch.library.custom_op("qkv::blocked", mutates_args=(), schema=f"({_SCHEMA}) -> (Tensor, Tensor)")
 def blocked(*args: Any) -> tuple[Tensor, Tensor]:
     """Return the output (..., Q, V) and the row state (..., Q), which is empty if not requested."""
-    return _stripes(args).forward()
+    return Stripes(*_problem(args)).forward()
 
 
 @blocked.register_fake
@@ -77,7 +75,7 @@ def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Te
 )
 def blocked_backward(g_output: Tensor, g_state: Tensor | None, needs_grad: Sequence[bool], *args: Any) -> list[Tensor]:
     """Return the gradients of the first eight tensors, empty where not requested."""
-    gradients = zip(_stripes(args).backward(g_output, g_state, list(needs_grad)), args, strict=False)
+    gradients = zip(Stripes(*_problem(args)).backward(g_output, g_state, list(needs_grad)), args, strict=False)
     return [g_output.new_empty(0) if g is None or x is None else g.to(x.dtype) for g, x in gradients]
 
 
@@ -88,40 +86,21 @@ def _(g_output: Tensor, g_state: Tensor | None, needs_grad: Sequence[bool], quer
     return [query.new_empty(0) if x is None or not needed else x.new_empty(x.shape) for x, needed in pairs]
 
 
-def _stripes(args: Sequence[Any]) -> Stripes:
-    """Return what computes the tiles, from the arguments of `blocked`."""
+def _problem(args: Sequence[Any]) -> tuple[Mechanism, Inputs, Visibility]:
+    """Return mechanism, inputs and lowered mask, from the arguments of `blocked`."""
     inputs, (*bounds, dense, tensors, code, numbers, groups) = Inputs(*args[:_INPUTS]), args[_INPUTS:_SETTINGS]
-    visibility = _visibility(*inputs[:2], bounds, dense, tensors, code, numbers, groups)
-    return Stripes(_mechanism(inputs.query, *args[_SETTINGS:]), inputs, visibility)
-
-
-def _mechanism(
-    query: Tensor, names: str, factor: float, shape_parameter: float, dropout: float, state: bool
-) -> Mechanism:
+    names, factor, shape_parameter, dropout, state = args[_SETTINGS:]
     core, kind, normalizer = names.split(" ")
-    of_kind: Any = POINTWISE[kind]
-    pointwise = of_kind(*(shape_parameter for _ in fields(of_kind)))
-    return Mechanism(core, pointwise, normalizer, factor, dropout, state, tuple(query.shape[:-2]))
-
-
-def _visibility(
-    query: Tensor,
-    key: Tensor,
-    bounds: Sequence[Tensor | None],
-    dense: Tensor | None,
-    tensors: Sequence[Tensor],
-    code: str,
-    numbers: Sequence[int],
-    groups: Sequence[int],
-) -> Visibility:
-    leading = tuple(query.shape[:-2])
-    pair = (groups[0], groups[1]) if groups else None
+    pointwise = POINTWISE[kind](*(shape_parameter for _ in fields(POINTWISE[kind])))
+    leading, pair = tuple(inputs.query.shape[:-2]), (groups[0], groups[1]) if groups else None
+    mechanism = Mechanism(core, pointwise, normalizer, factor, dropout, state, leading)
     outer = leading if pair is None else (*leading[:-2], pair[0] * pair[1])
-    grid = Grid(outer, query.shape[-2], key.shape[-2], query.device)
+    grid = Grid(outer, inputs.query.shape[-2], inputs.key.shape[-2], inputs.query.device)
     if code:
-        return Visibility("predicate", grid, mask=decode(code, tensors, numbers), groups=pair)
-    kind = "dense" if dense is not None else "all" if not any(x is not None for x in bounds) else "bounds"
-    return Visibility(kind, grid, Bounds(*bounds), dense)  # type: ignore[arg-type]
+        return mechanism, inputs, Visibility("predicate", grid, mask=decode(code, tensors, numbers), groups=pair)
+    bounded = any(x is not None for x in bounds)
+    kind_of_mask: Kind = "dense" if dense is not None else "bounds" if bounded else "all"
+    return mechanism, inputs, Visibility(kind_of_mask, grid, Bounds(*bounds), dense)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -169,11 +148,11 @@ def _second_gradients(ctx: Any, *upstream: Any) -> tuple[Any, ...]:
 def _requested_second_gradients(ctx: Any, upstream: Sequence[Tensor | None]) -> list[Any]:
     """Return the gradients of the arguments of `blocked_backward`, as far as they have any."""
     g_output, g_state, *tensors = ctx.saved_tensors
-    inputs, (first, last, dense, *mask_tensors) = Inputs(*tensors[:_INPUTS]), tensors[_INPUTS:]
-    (code, numbers, groups, *settings), needs_grad = ctx.rest, ctx.needs_input_grad
+    mechanism, inputs, visibility = _problem((*tensors[:TENSORS], tensors[TENSORS:], *ctx.rest))
+    needs_grad = ctx.needs_input_grad
     of_terms, of_cotangents = second_gradients(
-        _mechanism(inputs.query, *settings),
-        _visibility(*inputs[:2], (first, last), dense, mask_tensors, code, numbers, groups),
+        mechanism,
+        visibility,
         terms_of(inputs),
         (g_output, g_state),
         [g if needed else None for g, needed in zip(upstream, ctx.upstream_for, strict=True)],

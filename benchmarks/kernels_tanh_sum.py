@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from qkv.algorithms.additive.direct import Upstream, Weighting
+from qkv.algorithms.additive.direct import Upstream
 from qkv.algorithms.additive.factored import backward, factor, forward
 from qkv.compiled import thread_pool
-from qkv.engine.key_ranges import key_ranges
+from qkv.engine.key_ranges import Weighting, key_ranges
 
 BARE: dict[str, Any] = {
     "nogil": True,

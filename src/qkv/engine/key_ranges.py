@@ -1,7 +1,7 @@
 """Arguments that compiled kernels share: the keys that each row may see, biases, and dropout."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import Literal, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from qkv.engine.dropout import threshold
 
 Array = NDArray[np.floating]
+Rule = Literal["softmax", "identity", "sigmoid"]
+_RULES = {"softmax": 0, "identity": 1, "sigmoid": 2}
 
 
 @final
@@ -107,30 +109,46 @@ def first_diagonal(bias: Array, queries: int, keys: int) -> int:
     return queries - 1 if bias.size and bias.shape[2] > keys else 0
 
 
-def arguments(
-    ranges: KeyRanges, shift: Array | None, drop: Drop | None, dtype: np.dtype[np.floating]
-) -> tuple[object, ...]:
-    """Return the kernels' arguments from the bounds to the scale of weights under dropout, in their order.
+class Weighting(NamedTuple):
+    """How scores become weights.
 
-    Args:
-        ranges: the keys that each row may see.
+    Attributes:
+        ranges: the keys that each row may see, and the bias.
+        rule: the normalizer: `softmax`, `identity` (also for the mean, which is divided afterwards) or `sigmoid`.
         shift: (N, Q), added to the scores of a sigmoid.
         drop: dropout on the weights.
-        dtype: of the arrays.
-
-    Returns:
-        first, last, mask, bias, owner, shift, drop (seed and threshold, or nothing), scale.
-
-    Example:
-        >>> arguments(key_ranges(np.dtype("f4"), 1, 2, 3), None, Drop(7, 0.5), np.dtype("f4"))[-1]
-        np.float32(2.0)
     """
-    bits = np.zeros(0, np.uint64)
-    if drop is not None:
-        bits = np.array([drop.seed % 2**64, threshold(drop.probability)], np.uint64)
-    scale = dtype.type(1.0 if drop is None else 1.0 / (1.0 - drop.probability))
-    shift = np.zeros((ranges.owner.shape[0], ranges.first.shape[1]), dtype) if shift is None else shift
-    return ranges.first, ranges.last, ranges.mask, ranges.bias, ranges.owner, shift, bits, scale
+
+    ranges: KeyRanges
+    rule: Rule = "softmax"
+    shift: Array | None = None
+    drop: Drop | None = None
+
+    @property
+    def code(self) -> int:
+        """The rule as kernels take it."""
+        return _RULES[self.rule]
+
+    def arguments(self, dtype: np.dtype[np.floating]) -> tuple[object, ...]:
+        """Return the kernels' arguments from the bounds to the scale of weights under dropout, in their order.
+
+        Args:
+            dtype: of the arrays.
+
+        Returns:
+            first, last, mask, bias, owner, shift, drop (seed and threshold, or nothing), scale.
+
+        Example:
+            >>> Weighting(key_ranges(np.dtype("f4"), 1, 2, 3), drop=Drop(7, 0.5)).arguments(np.dtype("f4"))[-1]
+            np.float32(2.0)
+        """
+        ranges, _, shift, drop = self
+        bits = np.zeros(0, np.uint64)
+        if drop is not None:
+            bits = np.array([drop.seed % 2**64, threshold(drop.probability)], np.uint64)
+        scale = dtype.type(1.0 if drop is None else 1.0 / (1.0 - drop.probability))
+        shift = np.zeros((ranges.owner.shape[0], ranges.first.shape[1]), dtype) if shift is None else shift
+        return ranges.first, ranges.last, ranges.mask, ranges.bias, ranges.owner, shift, bits, scale
 
 
 def summed(rows: NDArray[np.float64], owner: NDArray[np.int64], count: int) -> NDArray[np.float64]:

@@ -10,10 +10,10 @@ from tests.contract.orders import ORDERS, Order
 from tests.seed import stored
 from torch import Tensor
 
-from qkv.algorithms.additive.direct import AdditiveGradients, Rows, Rule, Upstream, Weighting
+from qkv.algorithms.additive.direct import AdditiveGradients, Rows, Upstream
 from qkv.algorithms.additive.factored import backward, factor, forward
 from qkv.engine.dropout import keep_mask
-from qkv.engine.key_ranges import Drop, KeyRanges, key_ranges
+from qkv.engine.key_ranges import Drop, KeyRanges, Rule, Weighting, key_ranges
 
 LEAST = 128
 """The rows that are pooled before any verdict."""

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.algorithms.additive.direct import Case, assert_as_exact, case, judged, ours, run
 
-from qkv.algorithms.additive.direct import Upstream, Weighting
+from qkv.algorithms.additive.direct import Upstream
 from qkv.algorithms.additive.factored import backward, factor, forward, tile_size
 from qkv.compiled import thread_pool
-from qkv.engine.key_ranges import Drop, key_ranges
+from qkv.engine.key_ranges import Drop, Weighting, key_ranges
 
 pytestmark = pytest.mark.kernels
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from qkv.algorithms.additive import direct, operators
 from qkv.engine.autograd import forbid_differentiation
+from qkv.engine.key_ranges import Weighting
 
 
 @final
@@ -24,7 +25,7 @@ class Steps:
         self._shape, self._vector = items.query.shape, items.vector
         self.memory = items.key, items.value
         self._memory = tuple(map(operators.as_array, (items.key, items.vector, items.value)))
-        self._weighting = direct.Weighting(operators.key_ranges_of(items))
+        self._weighting = Weighting(operators.key_ranges_of(items))
 
     def __call__(self, query: Tensor) -> Tensor:
         """Compute attention for queries (N, Q, A); queries and the vector receive gradients."""

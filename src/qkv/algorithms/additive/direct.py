@@ -1,6 +1,6 @@
 """Additive attention with few queries: runs `qkv.algorithms.additive.direct_kernel` on ranges of rows in threads."""
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -8,11 +8,8 @@ from qkv.algorithms.additive.direct_kernel import backward as _backward
 from qkv.algorithms.additive.direct_kernel import forward as _forward
 from qkv.compiled import thread_pool
 from qkv.compiled.target import WIDE
-from qkv.engine.key_ranges import Array, Drop, KeyRanges, arguments, summed
+from qkv.engine.key_ranges import Array, Weighting, summed
 from qkv.linalg.memory_pool import MemoryPool
-
-Rule = Literal["softmax", "identity", "sigmoid"]
-_RULES = {"softmax": 0, "identity": 1, "sigmoid": 2}
 
 _KEYS_AT_ONCE = 32
 """Keys whose tanh values stay in the L1 cache between the pass for scores and the pass for gradients."""
@@ -25,31 +22,6 @@ _MEMORY = MemoryPool(1 << 26)
 
 Inputs = tuple[Array, Array, Array, Array]
 """query (N, Q, A), key (N, K, A), vector (C, A), value (N, K, V), C-contiguous."""
-
-
-class Weighting(NamedTuple):
-    """How scores become weights.
-
-    Attributes:
-        ranges: the keys that each row may see, and the bias.
-        rule: the normalizer: `softmax`, `identity` (also for the mean, which is divided afterwards) or `sigmoid`.
-        shift: (N, Q), added to the scores of a sigmoid.
-        drop: dropout on the weights.
-    """
-
-    ranges: KeyRanges
-    rule: Rule = "softmax"
-    shift: Array | None = None
-    drop: Drop | None = None
-
-    @property
-    def code(self) -> int:
-        """The rule as kernels take it."""
-        return _RULES[self.rule]
-
-    def arguments(self, dtype: np.dtype[np.floating]) -> tuple[object, ...]:
-        """Return the kernels' arguments from the bounds to the scale of weights under dropout."""
-        return arguments(self.ranges, self.shift, self.drop, dtype)
 
 
 class Rows(NamedTuple):

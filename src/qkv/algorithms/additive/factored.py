@@ -55,14 +55,14 @@ from numpy.typing import NDArray
 from qkv.algorithms.additive import direct
 from qkv.algorithms.additive.backward_kernel import BLOCK
 from qkv.algorithms.additive.backward_kernel import backward as _backward
-from qkv.algorithms.additive.direct import AdditiveGradients, Rows, Upstream, Weighting
+from qkv.algorithms.additive.direct import AdditiveGradients, Rows, Upstream
 from qkv.algorithms.additive.factors_kernel import factors as _factors
 from qkv.algorithms.additive.few_queries import few
 from qkv.algorithms.additive.forward_kernel import forward as _forward
 from qkv.algorithms.additive.layout_kernel import collect as _collect
 from qkv.algorithms.additive.layout_kernel import lay_out as _lay_out
 from qkv.compiled import thread_pool
-from qkv.engine.key_ranges import Array, KeyRanges, summed
+from qkv.engine.key_ranges import Array, KeyRanges, Weighting, summed
 
 # X₀, the largest R + ½ + X₀, the bound on |a| + |b| for small activations, whether the polynomial is exact enough, and
 # the largest a + b that needs no cap: e^{2(a+b)} stays below 2^28 (float64: 2^60).

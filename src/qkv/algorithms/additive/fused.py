@@ -122,6 +122,7 @@ def _items(problem: Problem, call: Call, count: Tensor | None, reads_all: bool =
     query, key, _, vector = call.score.prepare(call.query, call.key)
     assert vector is not None
     dtype = _compute_dtype(problem.dtype)
+    dense = call.visibility.matrix() if problem.mask == "predicate" else call.visibility.dense
     vectors, vector_index = _shared(vector.to(dtype), leading, 1)
     bias, bias_index = _shared(_bias(problem, call, dtype), leading, 2)
     return operators.Items(
@@ -133,7 +134,7 @@ def _items(problem: Problem, call: Call, count: Tensor | None, reads_all: bool =
         _shift(problem, call, count, dtype),
         vector_index,
         *_bounds(problem, call),
-        *_shared(_dense(problem, call), leading, 2),
+        *_shared(None if dense is None else _over_keys(dense, problem), leading, 2),
         bias_index,
         call.seed,
     )
@@ -202,11 +203,6 @@ def _bounds(problem: Problem, call: Call) -> tuple[Tensor | None, Tensor | None,
     first, last = (x.expand(*shape[:-1], problem.queries) for x in (first, last))
     flat_first, indices = _shared(first, problem.leading, 1)
     return flat_first, _shared(last, problem.leading, 1)[0], indices
-
-
-def _dense(problem: Problem, call: Call) -> Tensor | None:
-    dense = call.visibility.matrix() if problem.mask == "predicate" else call.visibility.dense
-    return None if dense is None else _over_keys(dense, problem)
 
 
 def _bias(problem: Problem, call: Call, dtype: torch.dtype) -> Tensor | None:

@@ -10,13 +10,12 @@ from torch import Tensor
 
 from qkv.engine.autograd import differentiable_by, operator_arguments
 from qkv.engine.derivatives import Constants, Terms, differentiable_gradients, second_gradients, visibility_of
-from qkv.engine.key_ranges import Drop, KeyRanges, first_diagonal, key_ranges
+from qkv.engine.key_ranges import Drop, KeyRanges, Weighting, first_diagonal, key_ranges
 from qkv.engine.mechanism import Mechanism
 from qkv.masks.lower import Visibility
 from qkv.scores.pointwise import Linear
 
 if TYPE_CHECKING:
-    from qkv.algorithms.additive.direct import Weighting
     from qkv.algorithms.additive.factored import Factors
 
 
@@ -97,7 +96,7 @@ class _Prepared(NamedTuple):
     """What forward and backward pass compute with, besides the tensors."""
 
     factors: "Factors"
-    weighting: "Weighting"
+    weighting: Weighting
 
 
 def as_array(x: Tensor | None) -> Any:
@@ -106,12 +105,12 @@ def as_array(x: Tensor | None) -> Any:
 
 
 def _prepare(items: Items, rule: Any, dropout: float) -> _Prepared:
-    from qkv.algorithms.additive import direct, factored
+    from qkv.algorithms.additive import factored
 
     ranges = key_ranges_of(items)
     factors = factored.factor(as_array(items.query), as_array(items.key), as_array(items.vector), ranges)
     drop = None if items.seed is None else Drop(int(items.seed), dropout)
-    return _Prepared(factors, direct.Weighting(ranges, rule, as_array(items.shift), drop))
+    return _Prepared(factors, Weighting(ranges, rule, as_array(items.shift), drop))
 
 
 @lru_cache(maxsize=64)
@@ -179,23 +178,13 @@ def _backward(
 ON_HOST = Kernels(_forward, _backward)
 
 
-class _Equation(NamedTuple):
-    """The equation that the kernels compute, for derivatives by tiles.
+def _equation(
+    items: Items, rule: str, dropout: float, state: bool
+) -> tuple[Mechanism, Visibility, Terms, Constants, bool]:
+    """Return the equation that the kernels compute, for derivatives by tiles; each item has its own vector and bias.
 
-    Attributes:
-        mechanism, visibility, terms, constants: as `differentiable_gradients` takes them.
-        diagonal: whether the bias is given by its diagonals.
+    The last result says whether the bias is given by its diagonals.
     """
-
-    mechanism: Mechanism
-    visibility: Visibility
-    terms: Terms
-    constants: Constants
-    diagonal: bool
-
-
-def _equation(items: Items, rule: str, dropout: float, state: bool) -> _Equation:
-    """Return the equation of some items, each with its own vector and bias."""
     vector, first, last, dense, bias = (
         None if x is None else x if index is None else x[index]
         for x, index in (
@@ -220,7 +209,7 @@ def _equation(items: Items, rule: str, dropout: float, state: bool) -> _Equation
     )
     mechanism = Mechanism("tanh_sum", Linear(), rule, 1.0, dropout, state, (len(items.query),))
     visibility = visibility_of(items.query, items.key, (first, last), dense)
-    return _Equation(mechanism, visibility, terms, Constants(items.seed), diagonal)
+    return mechanism, visibility, terms, Constants(items.seed), diagonal
 
 
 def _by_terms(needs_grad: Sequence[bool], diagonal: bool) -> Sequence[bool]:

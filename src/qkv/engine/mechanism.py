@@ -71,6 +71,11 @@ class Inputs(NamedTuple):
         """True if a bias tensor or diagonals are added to the scores."""
         return self.bias is not None or self.diagonals is not None
 
+    def cast(self, dtype: torch.dtype) -> "Inputs":
+        """Return the tensors in another dtype. A scalar stays float64: it promotes none that it is combined with."""
+        cast = (None if x is None else x.to(dtype) if x.ndim else x for x in self[:DIFFERENTIABLE])
+        return Inputs(*cast, self.seed, self.ties)  # type: ignore[arg-type, call-arg]
+
 
 class Gradients(NamedTuple):
     """Buffers in which gradients of the differentiable inputs are summed; None where a gradient is not requested."""

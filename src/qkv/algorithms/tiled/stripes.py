@@ -15,7 +15,7 @@ from qkv.algorithms.tiled.cores import CORES, CoreGradients, CoreInputs, subtrac
 from qkv.algorithms.tiled.position_tiles import PositionTiles
 from qkv.algorithms.tiled.row_rules import RULES, ScoreRows, Upstream, apply_pointwise, pointwise_gradient
 from qkv.engine.dropout import Kept
-from qkv.engine.mechanism import DIFFERENTIABLE, Gradients, Inputs, Mechanism, row_major, zero_gradients
+from qkv.engine.mechanism import Gradients, Inputs, Mechanism, row_major, zero_gradients
 from qkv.engine.ties import shared
 from qkv.engine.tiles import TileSlices, Tiling, take
 from qkv.linalg.centering import center
@@ -44,12 +44,8 @@ class Stripes:
     ) -> None:
         self.mechanism, self.bias_tiles, self.output_dtype = mechanism, bias_tiles, inputs.value.dtype
         self.dtype = torch.float64 if inputs.query.dtype == torch.float64 else torch.float32
-        # A scalar stays float64: it does not promote the tensors that it is combined with.
-        cast = [None if x is None else x.to(self.dtype) if x.ndim else x for x in inputs[:DIFFERENTIABLE]]
-        self.inputs = Inputs(*cast, inputs.seed, inputs.ties)  # type: ignore[arg-type, call-arg]
-        self.inputs = self.inputs._replace(
-            key=contiguous_rows(self.inputs.key), value=contiguous_rows(self.inputs.value)
-        )
+        cast = inputs.cast(self.dtype)
+        self.inputs = cast._replace(key=contiguous_rows(cast.key), value=contiguous_rows(cast.value))
         self.queries, self.keys = inputs.query.shape[-2], inputs.key.shape[-2]
         size = None if bias_tiles is None or not on_host(inputs.query.device) else position_tiles.SIZE
         self.tiling = Tiling(mechanism.leading, self.queries, self.keys, visibility, size)

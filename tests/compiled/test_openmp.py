@@ -55,7 +55,7 @@ def test_work_is_shared_out_with_a_team_and_without(
 
 
 def test_without_openmp_there_is_no_team(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openmp, "_share_entry_point", lambda: False)
+    monkeypatch.setattr(openmp, "linked", lambda: False)
     monkeypatch.setattr(openmp, "_launchers", {})
     assert not openmp.available()
     with pytest.raises(UnsupportedError, match=r"team: expected GNU's OpenMP under PyTorch; got none\."):

@@ -29,17 +29,7 @@ def available() -> bool:
         >>> available() in (True, False)
         True
     """
-    return not forks.lost and _share_entry_point()
-
-
-def linked() -> bool:
-    """True if kernels have parallel regions; if they are not `available`, a single thread runs them.
-
-    Example:
-        >>> linked() or not available()
-        True
-    """
-    return _share_entry_point()
+    return not forks.lost and linked()
 
 
 def launcher(kernel: Kernel, dtype: Any) -> Callable[..., None]:
@@ -62,15 +52,22 @@ def launcher(kernel: Kernel, dtype: Any) -> Callable[..., None]:
     key = kernel, dtype
     code = _launchers.get(key)
     if code is None:
-        if not _share_entry_point():
+        if not linked():
             raise UnsupportedError("team", "GNU's OpenMP under PyTorch", "none", "Ask `available` first.")
         code = _launchers[key] = load(kernel.symbol(dtype, team=True), kernel.py_func)
     return code
 
 
 @lru_cache
-def _share_entry_point() -> bool:
-    """Find the entry point of the OpenMP library that PyTorch loaded, and tell the kernels its address."""
+def linked() -> bool:
+    """True if kernels have parallel regions; if they are not `available`, a single thread runs them.
+
+    The first call finds the entry point of the OpenMP library that PyTorch loaded, and tells the kernels its address.
+
+    Example:
+        >>> linked() or not available()
+        True
+    """
     if CHOICE.target is None or library.why_unavailable() is not None:
         return False
     if not torch.backends.openmp.is_available():

@@ -265,11 +265,6 @@ def plan_for(problem: Problem, backend: str = AUTO) -> Plan:
     return plan(problem, backend)
 
 
-@lru_cache(maxsize=4096)
-def _cached_plan(problem: Problem, backend: str) -> Plan:
-    return _planned(problem, backend)
-
-
 def _planned(problem: Problem, backend: str) -> Plan:
     candidates = _named(backend)
     if not candidates:
@@ -287,6 +282,9 @@ def _planned(problem: Problem, backend: str) -> Plan:
     return Plan(problem, backend, tuple(reached))
 
 
+_cached_plan = lru_cache(maxsize=4096)(_planned)
+
+
 def _named(backend: str) -> tuple[Algorithm, ...]:
     return ALGORITHMS if backend == AUTO else algorithms_of(backend)
 
@@ -295,9 +293,12 @@ def _fitting(problem: Problem, backend: str) -> list[Algorithm]:
     """Return the algorithms that compute a problem if their kernels run here."""
     fitting = [algorithm for algorithm in _named(backend) if _refusal_of_problem(algorithm, problem, backend) is None]
     if backend == AUTO and problem.mode != "compiled":
-        return [
-            algorithm for algorithm in fitting if not (algorithm.quadratic and _needs_much_memory(algorithm, problem))
-        ] or fitting
+        small = [
+            algorithm
+            for algorithm in fitting
+            if not algorithm.quadratic or algorithm.work(problem).bytes <= QUADRATIC_BYTES
+        ]
+        return small or fitting
     return fitting
 
 
@@ -307,11 +308,6 @@ def _serving(problem: Problem, backend: str) -> list[Algorithm]:
 
 def _lacks_kernels(algorithm: Algorithm) -> bool:
     return algorithm.kernels is not None and algorithm.kernels() is not None
-
-
-def _needs_much_memory(algorithm: Algorithm, problem: Problem) -> bool:
-    """Return whether a full matrix over all heads and hidden features takes more memory than `auto` may."""
-    return algorithm.work(problem).bytes > QUADRATIC_BYTES
 
 
 def _best_first(serving: Sequence[Algorithm], problem: Problem) -> list[Algorithm]:

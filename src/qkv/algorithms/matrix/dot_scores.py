@@ -10,9 +10,6 @@ from qkv.engine.problem import Call, Problem
 from qkv.engine.ties import first_equals, shared
 from qkv.scores.pointwise import Linear, Softcap
 
-_SERVED = (Linear, Softcap)
-_DTYPES = (torch.float32, torch.float64)
-
 
 def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
     """Return a function that computes scale·q·k, the soft cap, the bias and, if `shifts` says so, that of a sigmoid.
@@ -28,10 +25,10 @@ def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
     """
     supported = (
         problem.core == "dot"
-        and type(problem.pointwise) in _SERVED
+        and type(problem.pointwise) in (Linear, Softcap)
         and problem.mode in ("eager", "wrapped")
         and not problem.constant
-        and problem.dtype in _DTYPES
+        and problem.dtype in (torch.float32, torch.float64)
         and problem.device == "cpu"
     )
     if not supported:

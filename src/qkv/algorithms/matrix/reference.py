@@ -142,15 +142,13 @@ def with_matrix(call: Call) -> Call:
     return call._replace(bias=call.bias.tile()) if isinstance(call.bias, PositionBias) else call
 
 
-def marks_empty_rows(call: Call) -> bool:
-    """Return whether a row may have only scores of −inf without a mask, under a normalizer that would divide 0 by 0."""
-    divided = call.normalizer.convex and not call.normalizer.piecewise_constant
-    return divided and (call.bias is not None or call.score.core == "tile")
-
-
 def seen_by(call: Call, visible: Tensor | None) -> Tensor | None:
-    """Return the mask for the normalizer: all True instead of None where it must look for rows that see nothing."""
-    if visible is None and marks_empty_rows(call):
+    """Return the mask for the normalizer: all True instead of None where it must look for rows that see nothing.
+
+    Without a mask a row may have only scores of −inf, and some normalizers would divide 0 by 0.
+    """
+    divides = call.normalizer.convex and not call.normalizer.piecewise_constant
+    if visible is None and divides and (call.bias is not None or call.score.core == "tile"):
         return torch.ones((1, 1), dtype=torch.bool, device=call.query.device)
     return visible
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from qkv.algorithms.rowwise import distances
-from qkv.algorithms.rowwise.distances import Distances
+from qkv.algorithms.rowwise.distances import WHY_NOT_SINGLE, Distances
 from qkv.algorithms.sdpa import flash
 from qkv.algorithms.sdpa.operands import Products
 from qkv.algorithms.tiled import blocked
@@ -38,13 +38,7 @@ def refuses(problem: Problem) -> str | None:
 
 def products(problem: Problem) -> Problem:
     """Return the softmax over dot products that has the same weights as a problem of squared distances."""
-    return problem._replace(
-        core="dot",
-        pointwise=Linear(),
-        normalizer="softmax",
-        width=problem.width + 1,
-        dtype=torch.float32,
-    )
+    return problem._replace(core="dot", pointwise=Linear(), width=problem.width + 1, dtype=torch.float32)
 
 
 def work(problem: Problem) -> Work:
@@ -54,7 +48,7 @@ def work(problem: Problem) -> Work:
 
 def _declines(problem: Problem, facts: Distances) -> str | None:
     if facts.precision != "single":
-        return facts.why_not_single
+        return WHY_NOT_SINGLE
     return None if facts.no_row_underflows else "some row may lose all its weight, as all its keys are far away"
 
 

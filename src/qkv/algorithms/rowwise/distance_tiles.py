@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from qkv.algorithms.rowwise import distances
-from qkv.algorithms.rowwise.distances import Distances, Norms
+from qkv.algorithms.rowwise.distances import WHY_NOT_SINGLE, Distances, Norms
 from qkv.compiled import available, thread_pool
 from qkv.compiled.registers import ROUND
 from qkv.engine.algorithm import Algorithm, Result, Work
 from qkv.engine.autograd import differentiable_by
 from qkv.engine.derivatives import Terms, differentiable_gradients, visibility_of
-from qkv.engine.mechanism import Inputs, Mechanism
+from qkv.engine.mechanism import Mechanism
 from qkv.engine.problem import Call, Problem, first_reason
 from qkv.engine.work import memory_traffic, pairs_of, product_operations
 from qkv.scores.base import without_autocast
@@ -67,7 +67,7 @@ def work(problem: Problem) -> Work:
 def _declines(problem: Problem, facts: Distances) -> str | None:
     inputs = facts.centered
     if facts.precision != "single":
-        return facts.why_not_single
+        return WHY_NOT_SINGLE
     shared = not inputs.key.shape[:-2] == inputs.value.shape[:-2] == problem.leading
     if shared or inputs.scale is not None or inputs.parameter is not None:
         return "the bandwidth differs between heads, or keys are shared between them"
@@ -76,7 +76,11 @@ def _declines(problem: Problem, facts: Distances) -> str | None:
 
 def run(problem: Problem, call: Call, facts: Distances) -> Result:
     """Compute attention tile by tile."""
-    output = attend(facts.mechanism, facts.centered, facts.norms, problem.gradient)
+    operands = facts.centered[:3]
+    if problem.gradient:
+        output = _Tiles.apply(facts.mechanism, facts.norms, *operands)  # type: ignore[no-untyped-call]
+    else:
+        output, _ = _sums(facts.mechanism, *operands, facts.norms, divided=True)
     return Result(output.to(call.query.dtype), None)
 
 
@@ -100,24 +104,6 @@ def summable(mechanism: Mechanism, max_norms: tuple[float, float], value: Tensor
     is_gaussian = isinstance(mechanism.pointwise, NegativeHalf)
     near_enough = not is_gaussian or (max_norms[0] ** 0.5 + max_norms[1] ** 0.5) ** 2 * mechanism.factor / 2 <= DEPTH
     return near_enough and mechanism.factor >= _MIN_SCALE and (magnitude == 0 or _MIN_VALUE <= magnitude <= _MAX_VALUE)
-
-
-def attend(mechanism: Mechanism, inputs: Inputs, norms: Norms, gradient: bool) -> Tensor:
-    """Compute attention tile by tile.
-
-    Args:
-        mechanism, inputs: a problem that these tiles do not refuse.
-        norms: squared norms of query and key, without gradients.
-        gradient: whether a backward pass may follow.
-
-    Returns:
-        The output (..., Q, V), differentiable once.
-    """
-    query, key, value = inputs[:3]
-    if not gradient:
-        return _sums(mechanism, query, key, value, norms, divided=True)[0]
-    output: Tensor = _Tiles.apply(mechanism, norms, query, key, value)  # type: ignore[no-untyped-call]
-    return output
 
 
 def _kind(pointwise: Pointwise, normalizer: str) -> int | None:

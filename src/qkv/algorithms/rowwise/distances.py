@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
+from qkv.engine.mechanism import Inputs, Mechanism, prepare_inputs
 from qkv.engine.problem import Call, Problem, first_reason, is_not
 from qkv.linalg.centering import center, median_key
 from qkv.scores.base import without_autocast
@@ -87,10 +87,8 @@ class Distances(NamedTuple):
     no_row_underflows: bool
     center: Tensor | None
 
-    @property
-    def why_not_single(self) -> str:
-        """Why products in the operands' own dtype lose digits."""
-        return "some points are not finite, or too far from 0 or from each other for products in single precision"
+
+WHY_NOT_SINGLE = "some points are not finite, or too far from 0 or from each other for products in single precision"
 
 
 def refuses(problem: Problem) -> str | None:
@@ -123,11 +121,10 @@ def inspect(problem: Problem, call: Call) -> Distances:
         return Distances(
             mechanism, inputs, inputs, Norms(nothing, nothing), (torch.inf, torch.inf), scale, "none", False, None
         )
-    single_precision = [None if x is None else x.float() if x.ndim else x for x in inputs[:DIFFERENTIABLE]]
-    inputs = Inputs(*single_precision, inputs.seed)  # type: ignore[arg-type, call-arg]
+    inputs = inputs.cast(torch.float32)
     scale = mechanism.factor if inputs.scale is None else inputs.scale
     with without_autocast(inputs.query):
-        query, key, norms = _centered_if_needed(problem, inputs.query, inputs.key)
+        query, key, norms = _centered(problem, inputs.query, inputs.key)
         with torch.no_grad():
             max_norms = _max_norms(norms)
             no_underflow = no_row_underflows(max_norms, norms[1], scale, problem.mask == "all")
@@ -140,16 +137,17 @@ def inspect(problem: Problem, call: Call) -> Distances:
     return Distances(mechanism, inputs, centered, norms, max_norms, scale, precision, no_underflow, key_center)
 
 
-def _centered_if_needed(problem: Problem, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Norms]:
-    """Return queries and keys, centered if their gradients would cancel otherwise, and their squared norms."""
+def _centered(problem: Problem, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Norms]:
+    """Return queries and keys, and their squared norms.
+
+    The center of a sample of the keys is subtracted where most keys lie on one side of 0 (`SAMPLE`) and the gradients
+    would cancel.
+    """
+    norms = squared_norms(query, key)
     learns = (query.requires_grad or key.requires_grad) and not isinstance(problem.pointwise, BoxcarShape)
-    return _centered(query, key) if problem.gradient and learns else (query, key, squared_norms(query, key))
-
-
-def _centered(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Norms]:
-    """Subtract the center of a sample of the keys where most keys lie on one side of 0 (`SAMPLE`)."""
+    if not (problem.gradient and learns):
+        return query, key, norms
     with torch.no_grad():
-        norms = squared_norms(query, key)
         smaller, larger = sorted(_max_norms(norms))
         sample = key[..., :: max(1, key.shape[-2] // SAMPLE), :]
         # The median is slower than the mean, but an outlier does not move it.

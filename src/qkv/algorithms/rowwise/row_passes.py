@@ -141,19 +141,8 @@ def rows_backward(
     gradients = ParameterGradients(np.empty(products.shape[:2]), np.empty(products.shape[:2]))
     keys = products.shape[2]
     codes = SHAPES[operation.shape], operation.power, RULES[operation.rule], weights.dtype == np.float32
-    arguments = (
-        *codes,
-        products,
-        *rows[:5],
-        operation.drop,
-        *rows[6:],
-        weights,
-        state,
-        grads,
-        g_state,
-        needs_scale,
-        *gradients,
-    )
+    parameters = *rows[:5], operation.drop, *rows[6:]
+    arguments = *codes, products, *parameters, weights, state, grads, g_state, needs_scale, *gradients
     scratch = (
         ((keys,), weights.dtype),
         ((keys,), products.dtype),

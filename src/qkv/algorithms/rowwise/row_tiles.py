@@ -4,7 +4,6 @@ As in `tiled.stripes`, a tile holds whole rows, and the backward pass computes e
 of a tile is compiled (`weights_kernel`, `gradients_kernel`, `entmax_kernel`).
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple, final
@@ -25,7 +24,6 @@ from qkv.linalg.memory_pool import Workspace, borrow_workspace
 from qkv.linalg.toeplitz import window
 from qkv.masks.lower import Visibility
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, rooted
-from qkv.shapes import Shape
 
 SIZE = TileSize(scores=1 << 19, min_rows=64)
 """The size of a tile: products of fewer than 64 rows take three times as long."""
@@ -193,7 +191,15 @@ class RowTiles:
         return batched(left, right, lambda shape: self.workspace.take(name, shape, left.dtype))
 
     def _accumulate(self, buffer: Tensor, left: Tensor, right: Tensor) -> None:
-        _accumulate(buffer, left, right, lambda shape: self.workspace.take("sum", shape, left.dtype))
+        """Add left @ right to a buffer, summed over the dimensions that the buffer broadcasts."""
+        single = buffer.numel() == buffer.shape[-2] * buffer.shape[-1] and prod(left.shape[:-2]) == 1
+        if single and not onednn_favored(left, right):
+            buffer.view(buffer.shape[-2:]).addmm_(left.reshape(left.shape[-2:]), right.reshape(right.shape[-2:]))
+            return
+        # A column-major left operand is passed as the right one, transposed, and so read in memory order.
+        transposed = left.stride(-1) != 1
+        g = self._product("sum", right.mT, left.mT).mT if transposed else self._product("sum", left, right)
+        add_gradient(buffer, g)
 
     def _row_inputs(self, tile: Tile, shape: torch.Size) -> RowInputs:
         items, rows, columns = tile.slices
@@ -253,15 +259,3 @@ def _as_table(table: Tensor | None, shape: torch.Size, dtype: torch.dtype) -> Te
     leading = table.shape[:-2]
     table = table.expand(*((1,) * len(leading) if prod(leading) == 1 else shape[:-2]), table.shape[-2], shape[-1])
     return table.reshape(prod(table.shape[:-2]), *table.shape[-2:]).contiguous()
-
-
-def _accumulate(buffer: Tensor, left: Tensor, right: Tensor, allocate: Callable[[Shape], Tensor]) -> None:
-    """Add left @ right to a buffer, summed over the dimensions that the buffer broadcasts."""
-    single = buffer.numel() == buffer.shape[-2] * buffer.shape[-1] and prod(left.shape[:-2]) == 1
-    if single and not onednn_favored(left, right):
-        buffer.view(buffer.shape[-2:]).addmm_(left.reshape(left.shape[-2:]), right.reshape(right.shape[-2:]))
-        return
-    # A column-major left operand is passed as the right one, transposed, and so read in memory order.
-    transposed = left.stride(-1) != 1
-    g = batched(right.mT, left.mT, allocate).mT if transposed else batched(left, right, allocate)
-    add_gradient(buffer, g)

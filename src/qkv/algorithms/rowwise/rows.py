@@ -11,7 +11,7 @@ from qkv.algorithms.tiled.position_tiles import PositionTiles
 from qkv.algorithms.tiled.tile_function import TiledProblem, Tiles, attend
 from qkv.compiled import available
 from qkv.engine.algorithm import Algorithm, Result, Work
-from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
+from qkv.engine.mechanism import Inputs, Mechanism, prepare_inputs
 from qkv.engine.problem import Call, Problem, first_reason, is_not
 from qkv.engine.work import is_hidden, memory_traffic, normalizing, pairs_of, passes, product_operations
 from qkv.masks.lower import Visibility
@@ -41,13 +41,12 @@ def _refuses_distances(problem: Problem) -> str | None:
 
 
 def _refuses_rows(problem: Problem) -> str | None:
-    if problem.bias_by_tile:
-        return "the bias is made tile by tile"
-    if problem.normalizer not in _NORMALIZERS:
-        return f"the normalizer is {problem.normalizer}"
-    if problem.dropout and problem.normalizer in ("sparsemax", "entmax"):
-        return f"no kernel drops weights of {problem.normalizer}"
-    return None
+    sparse = problem.normalizer in ("sparsemax", "entmax")
+    return first_reason(
+        (problem.bias_by_tile, "the bias is made tile by tile"),
+        (problem.normalizer not in _NORMALIZERS, f"the normalizer is {problem.normalizer}"),
+        (problem.dropout and sparse, f"no kernel drops weights of {problem.normalizer}"),
+    )
 
 
 def work(problem: Problem) -> Work:
@@ -75,17 +74,15 @@ def _inspect_steep(problem: Problem, call: Call) -> bool:
 
 
 def _declines_steep(problem: Problem, is_steep: bool) -> str | None:
-    return (
-        "entmax's alpha is so close to 1, or so large, that a row needs more than one threshold" if is_steep else None
-    )
+    needs_more = "entmax's alpha is so close to 1, or so large, that a row needs more than one threshold"
+    return needs_more if is_steep else None
 
 
 def _run_products(problem: Problem, call: Call, facts: bool) -> Result:
     """Compute attention over dot products."""
     mechanism, inputs = prepare_inputs(problem, call)
     dtype = torch.float64 if problem.dtype == torch.float64 else torch.float32
-    cast = [None if x is None else x.to(dtype) if x.ndim else x for x in inputs[:DIFFERENTIABLE]]
-    return _attend(problem, call, mechanism, Inputs(*cast, inputs.seed))  # type: ignore[arg-type, call-arg]
+    return _attend(problem, call, mechanism, inputs.cast(dtype))
 
 
 def _declines_far(problem: Problem, facts: Distances) -> str | None:

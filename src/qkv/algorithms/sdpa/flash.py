@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from qkv.algorithms.matrix.reference import with_matrix
 from qkv.algorithms.sdpa import flash_operators, row_state
 from qkv.algorithms.sdpa.operands import Products, by_head, contiguous_last_dim, products_of
 from qkv.algorithms.tiled import blocked
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.derivatives import Terms, causal_bounds, differentiable_gradients, visibility_of
 from qkv.engine.mechanism import Mechanism, full_rank
-from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem, first_reason, hiding, is_not
 from qkv.engine.work import memory_traffic
 from qkv.masks.lower import Visibility
@@ -146,13 +146,12 @@ def operands(problem: Problem, call: Call) -> Products:
 
 def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     """Compute attention by PyTorch's kernel, or in tiles if the kernel gets non-finite numbers wrong."""
-    with_matrix = call._replace(bias=call.bias.tile()) if isinstance(call.bias, PositionBias) else call
-    products = operands(problem, call)
-    result = attend(problem, with_matrix, products)
+    products, biased = operands(problem, call), with_matrix(call)
+    result = attend(problem, biased, products)
     if result is None:
         return blocked.run(problem, call)
     if result.state is not None and row_state.is_rounded(problem):
-        return result._replace(state=row_state.unrounded(problem, with_matrix, products, result.state))
+        return result._replace(state=row_state.unrounded(problem, biased, products, result.state))
     return result
 
 
@@ -165,16 +164,13 @@ def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
     if kernel is None:
         return None
     suspect, suspect_masked = (flash_operators.suspect(problem.keys, problem.dtype, adds) for adds in (False, True))
-    all_visible, biased, hides = problem.mask == "all", call.bias is not None, problem.mask not in ("all", "causal")
+    all_visible, hides = problem.mask == "all", problem.mask not in ("all", "causal")
     hide = hiding(problem)
     shape = None if len(problem.leading) == 2 else (*problem.leading, problem.queries, problem.value_width)
 
     def attend_bound(call: Call) -> Tensor:
         zeroed = call if all_visible else hide(call)
-        if biased:
-            mask = _mask(problem, call, call.query.dtype)[0]
-        else:
-            mask = _added(call.visibility, problem, call.query.dtype) if hides else None
+        mask = _mask(problem, call, call.query.dtype)[0]
         output, lse = kernel(zeroed, mask)
         # Lengths of all keys hide nothing, and then nothing is added.
         adds = mask is not None

@@ -93,13 +93,12 @@ def _block_mask(problem: Problem, call: Call) -> Any:
     if problem.mask == "causal":
         return create_block_mask(lambda b, h, q, k: q >= k, None, None, queries, keys, device)
     heads = problem.leading[-1] if problem.leading else 1
+    sizes = problem.rows // heads, heads, queries, keys, device
     if problem.mask in ("dense", "predicate"):
         visible = call.visibility.matrix()
         assert visible is not None
         table = _table(visible, problem, queries, keys)
-        return create_block_mask(
-            lambda b, h, q, k: table[b, h, q, k], problem.rows // heads, heads, queries, keys, device
-        )
+        return create_block_mask(lambda b, h, q, k: table[b, h, q, k], *sizes)
     bounds = call.visibility.bounds
     assert bounds is not None
     first, last = (
@@ -110,7 +109,7 @@ def _block_mask(problem: Problem, call: Call) -> Any:
         after = k >= 0 if first is None else k >= first[b, h, q]
         return after if last is None else after & (k < last[b, h, q])
 
-    return create_block_mask(sees, problem.rows // heads, heads, queries, keys, device)
+    return create_block_mask(sees, *sizes)
 
 
 FLEX = Algorithm("sdpa.flex", "flex", "PyTorch's flex attention, compiled", refuses, work, run, preferred=True)

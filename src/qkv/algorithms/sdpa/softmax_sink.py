@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from qkv.algorithms.matrix.reference import with_matrix
 from qkv.algorithms.sdpa import flash, flash_operators, row_state
 from qkv.algorithms.sdpa.flash import KernelInputs
 from qkv.algorithms.sdpa.operands import Products, by_head, products_of
@@ -24,7 +25,6 @@ from qkv.engine.algorithm import Algorithm, Facts, Result
 from qkv.engine.autograd import differentiable_by
 from qkv.engine.derivatives import Terms, causal_bounds, differentiable_gradients, visibility_of
 from qkv.engine.mechanism import Mechanism, full_rank
-from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
 from qkv.normalizers.dense import Softmax
 from qkv.scores.pointwise import Linear
@@ -48,7 +48,7 @@ def run_with_key(problem: Problem, call: Call, facts: Facts = None) -> Result:
     assert isinstance(call.normalizer, Softmax)
     sink = call.normalizer.sink
     assert sink is not None
-    call = call._replace(bias=call.bias.tile()) if isinstance(call.bias, PositionBias) else call
+    call = with_matrix(call)
     query, key, value, scale = products_of(call)
     width = query.shape[-1]
     products = Products(F.pad(query * scale, (0, 1), value=1.0), F.pad(key, (0, 1)), value, 1.0)
@@ -71,11 +71,9 @@ def refuses(problem: Problem) -> str | None:
         and problem.mode == "eager"
         and not (problem.state and problem.gradient)
     )
-    return (
-        flash.refuses_mechanism(problem)
-        if is_supported
-        else "a sink is served in eager CPU calls without a bias, and with a causal mask at most"
-    )
+    if not is_supported:
+        return "a sink is served in eager CPU calls without a bias, and with a causal mask at most"
+    return flash.refuses_mechanism(problem)
 
 
 def run(problem: Problem, call: Call, facts: Facts = None) -> Result:

@@ -183,11 +183,8 @@ def _pairs(
         f, slope, scale_slope = np.maximum(1 - x, 0.0), -2 * scale * distance, -(distance * distance)
     else:
         per_width = np.sqrt(scale)
-        f, slope, scale_slope = (
-            np.maximum(1 - np.sqrt(x), 0.0),
-            -np.sign(distance) * per_width,
-            -abs(distance) / per_width / 2,
-        )
+        f, slope = np.maximum(1 - np.sqrt(x), 0.0), -np.sign(distance) * per_width
+        scale_slope = -abs(distance) / per_width / 2
     near = f > 0
     return _Pairs(part, starts, row, query, key, f, np.where(near, slope, 0.0), np.where(near, scale_slope, 0.0))
 

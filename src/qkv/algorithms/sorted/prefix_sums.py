@@ -214,8 +214,8 @@ def _epanechnikov(problem: Problem, keys: _Keys) -> _Sums:
     start = first
     for _ in range(3):
         cell_Q = cell_K.gather(-1, start.clamp(max=cell_K.shape[-1] - 1))
-        end = torch.minimum(_end_of_cell(cell_K, cell_Q), last)
-        end = torch.maximum(end, start)
+        after = torch.searchsorted(cell_K.contiguous(), cell_Q.contiguous(), right=True)
+        end = torch.maximum(torch.minimum(after, last), start)
         center = (2 * cell_Q + 1) / inverse_h.detach()
         inside = resolved_Q & (end > start)
         u_Q = torch.where(inside, keys.a64_Q, 0.0) - torch.where(inside, center, 0.0)
@@ -232,11 +232,6 @@ def _is_resolved(x: Tensor, inverse_h: Tensor) -> Tensor:
     other. Their coordinate must be 0, and subtracting a rounded center would give any number instead.
     """
     return (x.detach() * inverse_h.detach()).abs() < 2.0**54
-
-
-def _end_of_cell(cell_K: Tensor, cell_Q: Tensor) -> Tensor:
-    """Return the index after the last sorted key of a cell."""
-    return torch.searchsorted(cell_K.contiguous(), cell_Q.contiguous(), right=True)
 
 
 def _sum_between(moment: Tensor, start: Tensor, end: Tensor) -> Tensor:

@@ -193,21 +193,9 @@ def windows(
     begins, ends = (np.zeros(n if normalized else 0, np.uint64) for _ in range(2))
     exactly = np.dtype(dtype) == np.float64
     settings = blocks, width, support.kind, normalized, exactly, columns
-    arguments = *settings, support.scale.astype(dtype), support.per_width, *targets, *sources
-    results = (
-        *_cells(support, sources),
-        source_rows.rows,
-        factor,
-        source_rows.extra,
-        values,
-        totals,
-        begins,
-        ends,
-        rows,
-        extra,
-        dots,
-        complements,
-    )
+    points = support.scale.astype(dtype), support.per_width, *targets, *sources
+    summed = *_cells(support, sources), source_rows.rows, factor, source_rows.extra
+    results = values, totals, begins, ends, rows, extra, dots, complements
     row = 3 * (width + 1)
     scratch = (
         ((2 * PREFIX_ROWS * row,), np.float64),
@@ -216,7 +204,7 @@ def windows(
         ((thread_pool.APART,), np.float64),
     )
     passes, time = blocks * targets.counts.size, _time(targets, sources, columns) * (support.kind + 1)
-    thread_pool.run_in_chunks(window, dtype, passes, time, (*arguments, *results), scratch)
+    thread_pool.run_in_chunks(window, dtype, passes, time, (*settings, *points, *summed, *results), scratch)
     dots, complements = (x.reshape(blocks, -1).sum(0) for x in (dots, complements))
     return SideSums(values, totals, dots, complements, begins, ends)
 

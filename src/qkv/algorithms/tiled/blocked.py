@@ -12,7 +12,7 @@ from qkv.algorithms.tiled.tile_function import TiledProblem, attend
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.mechanism import prepare_inputs
 from qkv.engine.position_bias import PositionBias
-from qkv.engine.problem import Call, Problem, core_text
+from qkv.engine.problem import Call, Problem, core_text, first_reason
 from qkv.engine.tiles import RESIDENT
 from qkv.engine.unchanged import Reads
 from qkv.engine.work import (
@@ -28,13 +28,11 @@ from qkv.engine.work import (
 
 def refuses(problem: Problem) -> str | None:
     """Accept every core that PyTorch operators compute tile by tile; refuse user-defined functions and tracing."""
-    if problem.core not in CORES:
-        return _no_core(problem)
-    if problem.bias == "positions closure":
-        return "the bias may close over tensors that learn"
-    if _traced(problem):
-        return "the tiles are an autograd function for eager calls"
-    return None
+    return first_reason(
+        (problem.core not in CORES, _no_core(problem)),
+        (problem.bias == "positions closure", "the bias may close over tensors that learn"),
+        (_traced(problem), "the tiles are an autograd function for eager calls"),
+    )
 
 
 def _traced(problem: Problem) -> bool:
@@ -52,31 +50,29 @@ def _by_equation(problem: Problem) -> bool:
 
 
 def _refuses_traced(problem: Problem) -> str | None:
-    if _by_equation(problem):
-        return "scores or biases are user-defined functions"
-    if problem.core not in CORES:
-        return _no_core(problem)
-    if not _traced(problem):
-        return "eager calls do not need a registered operator"
-    if problem.forward_mode:
-        return "tiles have no forward-mode derivative; reference has one"
-    return None
+    return first_reason(
+        (_by_equation(problem), "scores or biases are user-defined functions"),
+        (problem.core not in CORES, _no_core(problem)),
+        (not _traced(problem), "eager calls do not need a registered operator"),
+        (problem.forward_mode, "tiles have no forward-mode derivative; reference has one"),
+    )
 
 
 def _refuses_user_scores(problem: Problem) -> str | None:
-    if problem.core != "tile" and problem.bias != "positions closure":
-        return "neither scores nor biases are user-defined functions that may learn"
-    return "the call is traced" if _traced(problem) else None
+    learns = problem.core == "tile" or problem.bias == "positions closure"
+    return first_reason(
+        (not learns, "neither scores nor biases are user-defined functions that may learn"),
+        (_traced(problem), "the call is traced"),
+    )
 
 
 def _refuses_traced_user_scores(problem: Problem) -> str | None:
-    if not _by_equation(problem):
-        return "neither scores nor biases are user-defined functions"
-    if not _traced(problem):
-        return "eager calls know which tiles are visible"
-    if problem.mode == "transformed" and problem.gradient:
-        return "under torch.func tiles of a user-defined function are not recomputed: a gradient would store them all"
-    return None
+    stores_all = "under torch.func tiles of a user-defined function are not recomputed: a gradient would store them all"
+    return first_reason(
+        (not _by_equation(problem), "neither scores nor biases are user-defined functions"),
+        (not _traced(problem), "eager calls know which tiles are visible"),
+        (problem.mode == "transformed" and problem.gradient, stores_all),
+    )
 
 
 def work(problem: Problem) -> Work:

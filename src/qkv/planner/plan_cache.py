@@ -279,13 +279,12 @@ def cache_key(
 def _mechanism_key(score: object, normalizer: object, bias: object) -> tuple[Any, ...] | None:
     """Return what a score, a normalizer and a bias add to a key; None if they forbid one."""
     parts: list[Any] = []
-    return tuple(parts) if all(_add(parts, part) for part in (score, normalizer, bias)) else None
+    complete = _add(parts, score) and _add(parts, normalizer) and (bias is None or _add_bias(parts, bias))
+    return tuple(parts) if complete else None
 
 
 def _add(parts: list[Any], mechanism: object) -> bool:
     """Add a score, a normalizer or a bias: its type, its numbers, and the shapes and dtypes of its tensors."""
-    if isinstance(mechanism, Tensor):
-        return _add_tensor(parts, mechanism)
     kind = type(mechanism)
     parameters = _TENSOR_FIELDS.get(kind)
     if parameters is None:
@@ -300,6 +299,10 @@ def _add(parts: list[Any], mechanism: object) -> bool:
         elif name not in parameters or not _add_tensor(parts, x):
             return False
     return True
+
+
+def _add_bias(parts: list[Any], bias: Any) -> bool:
+    return _add_tensor(parts, bias) if isinstance(bias, Tensor) else _add(parts, bias)
 
 
 def _add_tensor(parts: list[Any], x: Any) -> bool:

@@ -111,11 +111,10 @@ def _of_all_keys(query: Tensor, key: Tensor, value: Tensor, factor: float) -> Te
 
 
 def _state(problem: Problem, count: Tensor | None, output: Tensor) -> Tensor:
-    dtype = torch.float64
     shape = (*problem.leading, problem.queries)
     if count is None:
-        return output.new_zeros(shape, dtype=dtype)
-    state = count.to(dtype).expand(shape)
+        return output.new_zeros(shape, dtype=torch.float64)
+    state = count.double().expand(shape)
     return 1 + state.log() if problem.normalizer == "softmax" else state
 
 

@@ -21,19 +21,19 @@ from qkv.algorithms.sdpa.operands import Products
 from qkv.algorithms.tiled import blocked
 from qkv.compiled import available
 from qkv.engine.algorithm import Algorithm, Result, Work
-from qkv.engine.problem import Call, Problem
+from qkv.engine.problem import Call, Problem, first_reason
 from qkv.scores.pointwise import Linear, NegativeHalf
 
 
 def refuses(problem: Problem) -> str | None:
     """Return why no softmax over dot products has the weights of a problem over distances; None if one has."""
-    if not isinstance(problem.pointwise, NegativeHalf) or problem.normalizer != "softmax":
-        return f"{problem.pointwise} scores under {problem.normalizer} are not a softmax of dot products"
-    if problem.bias != "none" or problem.state:
-        return "a bias or the row state is requested"
-    if problem.sink:
-        return "the constant term cancels between scores, not beside a sink"
-    return distances.refuses(problem) or flash.refuses(products(problem))
+    same = isinstance(problem.pointwise, NegativeHalf) and problem.normalizer == "softmax"
+    reason = first_reason(
+        (not same, f"{problem.pointwise} scores under {problem.normalizer} are not a softmax of dot products"),
+        (problem.bias != "none" or problem.state, "a bias or the row state is requested"),
+        (problem.sink, "the constant term cancels between scores, not beside a sink"),
+    )
+    return reason or distances.refuses(problem) or flash.refuses(products(problem))
 
 
 def products(problem: Problem) -> Problem:

@@ -57,6 +57,8 @@ _CORES = {"dot": 0, "distance": 1, "relu_sum": 2, "tanh_sum": 3, "cosine": 4}
 _SHAPES = (*SHAPES, "Softcap", "Leaky")
 """In the order of their numbers in the kernels, as `_CORES`."""
 _RULES = {"softmax": 0, "sum": 1, "mean": 2, "identity": 3, "sigmoid": 5, "hard": 6, "sparsemax": 7, "entmax": 7}
+_POSITION = 8
+"""The number of `hard` where a backward pass will need the winners' positions."""
 _REGISTER = 16
 """Numbers of a register, of which a row takes whole ones."""
 _LAYOUTS = 64
@@ -339,7 +341,10 @@ class _Bound:
         # A constant is the boxcar of ones, which has no slope.
         shape = "BoxcarShape" if problem.constant else type(problem.pointwise).__name__
         self._has_slope = not self._looks_up and shape != "BoxcarShape"
-        codes = _CORES["cosine" if self._unit else problem.core], _SHAPES.index(shape), _RULES[problem.normalizer]
+        # What a row selected is all that a backward pass of `hard` needs.
+        self._selects = self._looks_up and problem.gradient
+        rule = _POSITION if self._selects else _RULES[problem.normalizer]
+        codes = _CORES["cosine" if self._unit else problem.core], _SHAPES.index(shape), rule
         self._numbers = *codes, self._scale, number_of(problem.pointwise), self._alpha
         self._takes_sink = isinstance(call.normalizer, (Softmax, Sigmoid)) and parameter is not None
         sides = [maps is not None and weight is not None for weight in (maps or (None, None))[:2]]
@@ -427,18 +432,20 @@ class _Bound:
         return torch.where(sink > _LARGEST, _LARGEST, sink)
 
     def forward(self, operands: _Operands) -> tuple[Tensor, Tensor | None]:
-        """Return the output and, if requested, the row state."""
+        """Return the output, and the row state if it is requested or, under `hard`, if a backward pass will need it."""
         tensors = self._checked(operands)
         layout = self._layout(tensors)
         output = torch.empty_strided(self._output_shape, layout.output, dtype=self._dtype, device="cpu")
         state = None
-        if self.problem.state:
+        if self.problem.state or self._selects:
             state = torch.empty(self._output_shape[:-1], dtype=torch.float64, device="cpu")
         results = output.data_ptr(), 0 if state is None else state.data_ptr()
         self._passes[0].run(self._items, self._arguments(operands, tensors, layout, results))
         return output, state
 
-    def backward(self, operands: _Operands, needed: Sequence[bool], grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        self, operands: _Operands, state: Tensor | None, needed: Sequence[bool], grad: Tensor
+    ) -> tuple[Tensor | None, ...]:
         """Return the gradients of the operands that are needed; those of query, key and value always."""
         tensors = self._checked(operands)
         grad = memory_of(grad, "grad", self._dtype, self._output_shape)
@@ -455,7 +462,8 @@ class _Bound:
         written = gradients[:3] if self._looks_up else gradients
         addresses = [0 if x is None else x.data_ptr() for x in written]
         addresses += [0] * (_LEARNED - len(addresses))
-        self._passes[1].run(self._items, self._arguments(operands, tensors, layout, (grad.data_ptr(), *addresses)))
+        results = 0 if state is None else state.data_ptr(), grad.data_ptr(), *addresses
+        self._passes[1].run(self._items, self._arguments(operands, tensors, layout, results))
         if all(self._whole) and not self._slots:
             return tuple(gradients)
         return tuple(map(self._summed, gradients, operands))
@@ -711,13 +719,14 @@ class _Short(torch.autograd.Function):
         # What the backward pass reads again is saved: PyTorch then detects changes in place.
         ctx.save_for_backward(*operands[: bound.saved], *inputs[bound.learned :])
         ctx.bound, ctx.others = bound, operands[bound.saved :]
-        return bound.forward(operands)[0]
+        output, ctx.state = bound.forward(operands)
+        return output
 
     @staticmethod
     @differentiable_by(_gradients_with_graph)
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         operands, needed, zeros = _saved(ctx)
-        return (None, None, *ctx.bound.backward(operands, needed, grad), *zeros)
+        return (None, None, *ctx.bound.backward(operands, ctx.state, needed, grad), *zeros)
 
 
 SHORT_PRODUCTS = Algorithm(

@@ -29,6 +29,7 @@ from qkv.algorithms.rowwise.row_registers_kernel import (
 from qkv.algorithms.rowwise.weights_kernel import BOXCAR, LINEAR, MEAN, SOFTMAX, SUM
 from qkv.compiled.codegen import intrinsic, ir, types
 from qkv.compiled.dropout import is_dropped, row_bits
+from qkv.compiled.hints import wide_registers
 from qkv.compiled.kernels import Kernel, helper, inlined
 from qkv.compiled.row_loops import dot
 from qkv.linalg.padded_rows import clear, dot_in_float64, load, round_up, store
@@ -48,7 +49,8 @@ from qkv.linalg.small_matmul import (
     weighted_differences,
 )
 
-IDENTITY, SIGMOID, HARD, ENTMAX = 3, 5, 6, 7
+IDENTITY, SIGMOID, HARD, ENTMAX, POSITION = 3, 5, 6, 7, 8
+"""Normalizers beside those of `weights_kernel`; POSITION is HARD whose row state is the position of the winner."""
 DOT, DISTANCE, RELU_SUM, TANH_SUM, COSINE = 0, 1, 2, 3, 4
 # Exact in float32; a Python float would promote float32 to float64.
 ZERO, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)
@@ -221,7 +223,10 @@ def _drop(s, at, low, high, bits, threshold, keep):
 
 @helper
 def _select_first(s, at, low, high, padded_keys):
-    """s ← 1 at the first of the largest scores, 0 elsewhere; NaN if one is NaN; 0 if all are −∞. Return the largest."""
+    """s ← 1 at the first of the largest scores, 0 elsewhere; NaN if one is NaN; 0 if all are −∞.
+
+    Return the largest and its position: NaN if a score is NaN, −1 if all are −∞.
+    """
     top, count, winner, sick = largest_of(s, at, low, high, padded_keys), N0, low, N0
     for k in range(low, high):
         sick += N1 if s[at + k] != s[at + k] else N0
@@ -231,9 +236,12 @@ def _select_first(s, at, low, high, padded_keys):
         # A masked key has no weight, whatever others hold.
         masked = k < low or k >= high or s[at + k] == -np.inf
         s[at + k] = ZERO if masked or sick == N0 else np.float32(np.nan)
-    if sick == N0 and top > -np.inf:
-        s[at + winner] = ONE
-    return np.float64(np.nan) if sick != N0 else np.float64(top)
+    if sick != N0:
+        return np.float64(np.nan), np.float64(np.nan)
+    if top == -np.inf:
+        return np.float64(top), -1.0
+    s[at + winner] = ONE
+    return np.float64(top), np.float64(winner)
 
 
 @helper
@@ -265,12 +273,40 @@ def _weigh(rule, s, at, low, high, padded_keys, visible, parameter, alpha, near,
         shift = np.float32(-np.log(np.float64(max(visible, N1)))) if parameter == -np.inf else parameter
         sigmoid_row(s, at, low, high, padded_keys, shift)
     elif rule == HARD:
-        state = _select_first(s, at, low, high, padded_keys)
+        state, _ = _select_first(s, at, low, high, padded_keys)
+    elif rule == POSITION:
+        _, state = _select_first(s, at, low, high, padded_keys)
     else:
         state = project_row(s[at + low : at + high], alpha, near, columns)
         clear(s, at, at + low)
         clear(s, at + high, at + padded_keys)
     return state
+
+
+@helper
+def _sum_selected(sizes, item, mask, winners, ends, g, to, width, drop):
+    """to ← the gradient of the values: a row's gradient at the key that it selected, NaN at all that it sees if NaN."""
+    queries, table, at = sizes[2], _bytes_at(mask, 0), _place(sizes, MASK, item)
+    for r in range(queries):
+        low, high, weight = ends[r, 0], ends[r, 1], np.float32(np.nan)
+        winner = winners[item * queries + r]
+        if not np.isnan(winner):
+            low, weight = np.uint64(max(winner, 0.0)), ONE
+            high = low + (N1 if winner >= 0.0 else N0)
+        bits = np.uint32(0)
+        if drop.size:
+            bits, weight = row_bits(drop[0], item * queries + r), weight * np.float32(drop[2:3].view(np.float64)[0])
+        for k in range(low, high):
+            hidden = mask != N0 and table[at + r * sizes[MASK + 3] + k * sizes[MASK + 4]] == 0
+            if not (hidden or (drop.size and is_dropped(bits, k, drop[1]))):
+                _add_row(to, k * width, g, r * width, width, weight)
+
+
+@helper
+def _add_row(to, at, x, row, width, weight):
+    wide_registers()
+    for c in range(width):
+        to[at + c] += weight * x[row + c]
 
 
 @inlined
@@ -288,8 +324,6 @@ def _unweigh(rule, w, d, at, low, high, padded_keys, visible, state, alpha, spar
         multiply_row(d, at, d, at, low, high, padded_keys, ZERO, ONE, ZERO)
     elif rule == SIGMOID:
         sigmoid_slope_row(d, at, w, at, low, high, padded_keys, ZERO, ZERO, ZERO)
-    elif rule == HARD:
-        clear(d, at, at + padded_keys)
     else:
         part = slice(at + low, at + high)
         project_row_back(w[part], d[part], alpha, False, state, 0.0, spare[: high - low], columns)
@@ -559,14 +593,15 @@ def _forward(
 
 def _backward(
     start, stop, sizes, core, shape, rule, scale, number, alpha, query, key, value, first, last, mask, bias, parameter,
-    vector, query_weight, key_weight, grad, d_query, d_key, d_value, d_parameter, d_bias, d_vector, d_query_weight,
-    d_key_weight, drop, like, floats, doubles, rows,
+    vector, query_weight, key_weight, winners, grad, d_query, d_key, d_value, d_parameter, d_bias, d_vector,
+    d_query_weight, d_key_weight, drop, like, floats, doubles, rows,
 ):  # fmt: skip
     """Compute the gradients of the items start to stop, with recomputed weights.
 
     Args:
         start, stop, sizes, core, shape, rule, scale, number, alpha, query, key, value, first, last, mask, bias,
             parameter, vector, query_weight, key_weight, drop, like, floats, doubles, rows: as `forward`.
+        winners: the address of the row states of POSITION, which needs nothing else; 0 for other normalizers.
         grad: the address of the output's gradient, whose strides take the place of the output's.
         d_query, d_key, d_value: addresses of the gradients; only that of the values has numbers where scores have no
             slope.
@@ -589,9 +624,16 @@ def _backward(
     parameters, d_parameters = _floats_at(parameter, 0), _doubles_at(d_parameter, 0)
     # The gradient of ‖q − k‖² with respect to q is 2(q − k).
     factor = scale * TWO if core == DISTANCE else scale
-    has_slope = rule != HARD and shape != BOXCAR
+    has_slope = shape != BOXCAR
     needs_scores = has_slope or max(d_parameter, d_bias) != N0
     for item in range(start, stop):
+        if winners != N0:
+            _find_ends(sizes, item, first, last, padded_rows, ends, ranges)
+            _load_item(sizes, item, like, grad, OUT, N0, queries, value_width, g, padded_value_width, queries)
+            clear(t, N0, keys * padded_value_width)
+            _sum_selected(sizes, item, mask, _doubles_at(winners, 0), ends, g, t, padded_value_width, drop)
+            _store_item(sizes, item, like, t, N0, N0, keys, value_width, padded_value_width, d_value, D_VALUE)
+            continue
         _load_operands(
             sizes, item, start, core, like, query, key, value, first, last, mask, vector, query_weight, key_weight,
             floats, ends, ranges, seen, inverses,
@@ -694,4 +736,4 @@ def _kernels(function, addresses):
     }
 
 
-forward, backward = _kernels(_forward, 13), _kernels(_backward, 20)
+forward, backward = _kernels(_forward, 13), _kernels(_backward, 21)

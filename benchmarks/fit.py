@@ -27,13 +27,15 @@ import statistics
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
-from benchmarks.engine.mechanisms import MECHANISMS, Size
+from benchmarks.engine.mechanisms import BANDWIDTH, MECHANISMS, Mechanism, Size
 from benchmarks.kept import processor
 from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
@@ -42,6 +44,8 @@ from torch import Tensor
 import qkv
 import qkv.engine.problem
 from qkv.engine.algorithm import Algorithm
+from qkv.engine.problem import BiasKind
+from qkv.masks.lower import Kind
 from qkv.planner import costs
 from qkv.planner.plan import QUADRATIC_LIMIT, Plan
 from qkv.planner.registry import ALGORITHMS, algorithms_of
@@ -108,6 +112,12 @@ def _heads(n: int, width: int = 64, value: int = 64) -> Size:
 
 NARROW = tuple(Size((batch, 4), n, n, 16, 16) for batch in (1, 4, 16) for n in (16, 48, 128))
 """Heads of small models, whose pairs take longer than their products."""
+SQUARE = tuple(
+    Size((1, heads), n, n, 64, 64)
+    for n in (64, 128, 256, 512, 1024, 2048)
+    for heads in (1, 4, 16, 64)
+    if heads * n * n <= 1 << 22
+)
 FITTED = Grid(
     (_heads(16), _heads(64), _heads(256), _heads(512), _heads(1024), Size((16, 8), 4, 128, 64, 64)),
     (
@@ -122,18 +132,12 @@ FITTED = Grid(
         Size((16, 8), 1, 512, 64, 64),
         Size((1,), 1000, 1000, 8, 8),
     ),
-    NARROW,
+    (*SQUARE, *NARROW),
 )
 REDUCED = Grid(
     (_heads(64), _heads(256)),
     (_heads(16), Size((64, 8), 1, 128, 64, 64), Size((64,), 1, 50, 256, 256)),
-    tuple(
-        Size((1, heads), n, n, 64, 64)
-        for n in (64, 128, 256, 512, 1024, 2048)
-        for heads in (1, 4, 16, 64)
-        if heads * n * n <= 1 << 22
-    )
-    + NARROW,
+    (*SQUARE, *NARROW),
     (1,),
     time.process_time,
 )
@@ -155,11 +159,33 @@ GROUPED = "grouped"
 """Scaled dot products whose keys and values have half as many heads."""
 
 
+def _under(rule: Any, mechanism: Mechanism) -> Mechanism:
+    return replace(mechanism, given=lambda *parameters: {**mechanism.given(*parameters), "normalizer": rule})
+
+
+_DISTANCE = {"score": qkv.scores.SquaredDistance(BANDWIDTH["gaussian"])}
+_TRIANGLE = {"score": qkv.scores.Epanechnikov(BANDWIDTH["epanechnikov"], power=1)}
+_RULES = [getattr(qkv.normalizers, name)() for name in ("Identity", "Mean", "Sigmoid", "Hard", "Sparsemax", "Entmax")]
+COMBINED = {
+    **{
+        f"{score} under {type(rule).__name__}": _under(rule, MECHANISMS[score])
+        for score in ("projected", "concat", "squared_distance")
+        for rule in _RULES
+    },
+    "triangle": replace(MECHANISMS["epanechnikov"], given=lambda: _TRIANGLE),
+    "projected with dropout": replace(MECHANISMS["projected"], dropout=0.1),
+    "squared_distance with dropout": replace(MECHANISMS["squared_distance"], dropout=0.1),
+    "squared_distance with bias": replace(MECHANISMS["learned_bias"], given=lambda bias: {**_DISTANCE, "bias": bias}),
+}
+"""Cores with normalizers and conditions that `MECHANISMS` has for dot products alone; of `full` nothing is used."""
+TIMED = {**MECHANISMS, **COMBINED}
+
+
 class Variant(NamedTuple):
     """A mechanism with a mask and a dtype.
 
     Attributes:
-        mechanism: a key of `MECHANISMS`, or `GROUPED`.
+        mechanism: a key of `TIMED`, or `GROUPED`.
         mask: of `MASKS`.
         dtype: of queries, keys and values.
     """
@@ -190,18 +216,23 @@ MASKS: dict[str, Callable[[Size], Any]] = {
     "dense": lambda size: torch.rand(size.queries, size.keys, generator=torch.Generator().manual_seed(0)) < 0.7,
 }
 _PLAIN = tuple(name for name in MECHANISMS if name != "causal")
+_IN_FLOAT64 = "scaled_dot", "additive", "gaussian", "identity", "mean", "sigmoid", "hard", "sparsemax", "entmax"
 VARIANTS = (
     *(Variant(name) for name in _PLAIN),
     *(Variant(name, mask) for name in ("scaled_dot", "projected", "gaussian", "sink") for mask in list(MASKS)[1:]),
     *(
         Variant(name, "causal")
-        for name in ("alibi", "dropout", "softcap", "boxcar", "entmax", "concat_leaky", "identity")
+        for name in ("alibi", "dropout", "softcap", "boxcar", "entmax", "concat_leaky", "identity", "hard")
     ),
-    *(Variant(name, "lengths") for name in ("dropout", "sparsemax", "epanechnikov", "concat", "mean", "sigmoid")),
+    *(
+        Variant(name, "lengths")
+        for name in ("dropout", "sparsemax", "epanechnikov", "concat", "mean", "sigmoid", "hard")
+    ),
     *(Variant(GROUPED, mask) for mask in ("all", "causal", "lengths")),
-    *(Variant(name, "all", torch.float64) for name in ("scaled_dot", "additive", "entmax", "gaussian")),
+    *(Variant(name, "all", torch.float64) for name in _IN_FLOAT64),
     *(Variant(name, "all", torch.bfloat16) for name in ("scaled_dot", "softcap", "gaussian")),
     Variant("scaled_dot", "causal", torch.bfloat16),
+    *map(Variant, COMBINED),
 )
 
 
@@ -251,7 +282,7 @@ def make(variant: Variant, size: Size, direction: str) -> Problem:
     """Draw a problem from a fixed seed."""
     torch.manual_seed(0)
     grouped = variant.mechanism == GROUPED
-    mechanism = MECHANISMS["scaled_dot" if grouped else variant.mechanism]
+    mechanism = TIMED["scaled_dot" if grouped else variant.mechanism]
     gradient = direction == DIRECTIONS[1]
     shared = (*size.leading[:-1], size.leading[-1] // 2) if grouped else size.leading
     shapes = (size.queries, size.width), (size.keys, size.width), (size.keys, size.value_width)
@@ -278,8 +309,8 @@ def problems(grid: Grid) -> Iterator[Problem]:
                 yield make(variant, size, direction)
     for variant in VARIANTS:
         line = variant.mechanism in ON_A_LINE
-        sizes = (*grid.all, *grid.plain) if variant == Variant(variant.mechanism) else grid.all
-        if variant.mechanism in ("learned_bias", GROUPED):
+        sizes = (*grid.all, *grid.plain) if variant in map(Variant, MECHANISMS) else grid.all
+        if variant.mechanism in ("learned_bias", "squared_distance with bias", GROUPED):
             sizes = tuple(size for size in sizes if len(size.leading) > 1)
         for size in sizes:
             for direction in DIRECTIONS:
@@ -435,7 +466,7 @@ def _least_squares(rows: list[dict[str, Any]], similar: Mapping[str, float], dir
         solution = lsq_linear(weighted / largest, wanted, (least * largest, most * largest), method="bvls").x
         values = np.maximum(solution / largest, least)
         predictions = matrix @ values
-    return {kind: float(f"{value:.4g}") for kind, value in zip(kinds, values, strict=True) if value}
+    return {kind: float(f"{value:.4g}") for kind, value in zip(kinds, values, strict=True)}
 
 
 def completed(
@@ -459,6 +490,48 @@ def completed(
                 complete[algorithm] = {**complete.get(algorithm, {}), direction: scaled_own}
                 added.append(f"{algorithm}, {direction}")
     return dict(sorted(complete.items())), sorted(added)
+
+
+def kinds_of_work() -> dict[tuple[str, str], set[str]]:
+    """Return every kind of work that an algorithm can count in a direction, over problems of every description."""
+    found: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for problem in _descriptions():
+        for algorithm in ALGORITHMS:
+            if algorithm.refuses(problem) is None:
+                counts = costs.counts_of(problem, algorithm)
+                found[algorithm.name, DIRECTIONS[problem.gradient]] |= {kind for kind, n in counts.items() if n}
+    return found
+
+
+def _descriptions() -> Iterator[qkv.engine.problem.Problem]:
+    flags, dtypes = (False, True), (torch.float32, torch.float64, torch.bfloat16)
+    masks: tuple[Kind, ...] = get_args(Kind)
+    biases: tuple[BiasKind, ...] = ("none", "fixed", "relative")
+    for mechanism, size in product((*TIMED, GROUPED), (_heads(4), Size((1, 8), 1, 512, 64, 64), _heads(1024))):
+        narrow = size._replace(width=1) if mechanism in ON_A_LINE else size
+        problem = make(Variant(mechanism), narrow, DIRECTIONS[0]).plan().problem
+        for mask, bias, dtype in product(masks, biases, dtypes):
+            for dropout, gradient in product({problem.dropout, True}, flags):
+                yield problem._replace(mask=mask, bias=bias, dtype=dtype, dropout=dropout, gradient=gradient)
+
+
+def filled(table: costs.Coefficients) -> costs.Coefficients:
+    """Return a table in which no work is free because it was not timed: it costs what it costs at most elsewhere.
+
+    The planner would otherwise take an algorithm just because nobody timed what it does.
+
+    Raises:
+        ValueError: no algorithm was timed at some work; a variant that does it is missing.
+    """
+    complete = {name: {direction: dict(own) for direction, own in each.items()} for name, each in table.items()}
+    for (name, direction), kinds in kinds_of_work().items():
+        own = complete.get(name, {}).get(direction, {})
+        for kind in sorted(kinds - set(own)) if own else ():
+            elsewhere = [each[direction][kind] for each in table.values() if kind in each.get(direction, {})]
+            if not elsewhere:
+                raise ValueError(f"{kind}, {direction}: expected a variant whose algorithms do it; got none")
+            own[kind] = max(elsewhere)
+    return complete
 
 
 def models_of(rows: list[dict[str, Any]]) -> tuple[int, ...]:
@@ -679,8 +752,8 @@ def main() -> None:
             rows = counted(kept(fitted))
             tables = {table.name: table for table in costs.all_tables()}
             similar = tables[SIMILAR.get(name, SCALED)]
-            measured = fit(rows, similar.coefficients)
-            found, added = completed(measured, similar.coefficients, rows)
+            found, added = completed(fit(rows, similar.coefficients), similar.coefficients, rows)
+            found = filled(found)
             kind = tables[name].processor if name in tables else costs.this_processor()
             clock = "processor time" if GRIDS[given.grid].clock is time.process_time else "wall time"
             threads = sorted({row["threads"] for row in rows})

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from benchmarks.engine.mechanisms import Size
-from benchmarks.fit import DIRECTIONS, ON_A_LINE, VARIANTS, Variant, make
+from benchmarks.fit import DIRECTIONS, ON_A_LINE, VARIANTS, Variant, kinds_of_work, make
 from tests.pairs import in_turn
 
 from qkv.engine.problem import Problem
@@ -35,3 +35,11 @@ def test_no_table_has_for_free_what_another_knows_to_take_long(
             if algorithm.refuses(problem) is None:
                 predicted = costs.times(problem, algorithm)
                 assert max(predicted) <= APART * min(predicted), (algorithm.name, problem.queries, predicted)
+
+
+def test_every_table_knows_every_kind_of_work() -> None:
+    kinds = kinds_of_work()
+    for table in costs.all_tables():
+        for name, directions in table.coefficients.items():
+            for direction, known in directions.items():
+                assert kinds[name, direction] <= set(known), (table.name, name, direction)

@@ -346,10 +346,15 @@ def test_a_plan_is_remembered_for_its_number_of_threads() -> None:
 def test_long_plain_dot_products_run_by_pytorchs_kernel(
     own: tuple[costs.CostTable, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing was measured to be clearly faster on every processor, at any number of heads."""
+    """Nothing was measured to be clearly faster on every processor, at any number of heads.
+
+    With 512 keys and gradients a Zen 4 computes the full matrix 1.3 times as fast on two threads (4 heads: 5.9 against
+    7.8 ms), so its own table may say so.
+    """
+    lengths = (1024, 2048, 4096) if len(own) == 1 else (512, 1024, 2048, 4096)
     monkeypatch.setattr(costs, "tables", lambda: own)
     monkeypatch.setattr(planning, "_cached_plan", planning._planned)
-    for heads, keys in itertools.product((1, 4, 16, 64), (512, 1024, 2048, 4096)):
+    for heads, keys in itertools.product((1, 4, 16, 64), lengths):
         for mask, learns in itertools.product((None, causal()), (False, True)):
             tensors = [torch.zeros(1, heads, 1, 64).expand(1, heads, keys, 64).requires_grad_(learns) for _ in range(3)]
             assert explain(*tensors, mask=mask).algorithm == "sdpa.flash"

@@ -316,11 +316,16 @@ class Trial:
         good = torch.ones(self.whole[:-1], dtype=torch.bool)
         if self.bare:
             return good
-        if score.bend is not None and (bends or score.jumps):
+        if score.bend is not None and (bends or score.jumps or normalizer == "sum"):
             exact, rounded = (self._pairs(score.bend, dtype) for dtype in (torch.float64, self.call.low))
             near = exact.abs() < 1
             slack = 3 * (rounded - exact)[near].abs().max() if near.any() else torch.zeros(())
-            good = good & ((exact.abs() > slack + 8 * unit(self.call.low)) | ~self.visible).all(-1)
+            edge = slack + 8 * unit(self.call.low)
+            at_edge = ((exact.abs() <= edge) & self.visible).any(-1)
+            if not (bends or score.jumps):
+                # A weight at the edge may round to 0 or not; if it is the only one, its share is 0 or 1.
+                at_edge = at_edge & ~((exact < -edge) & self.visible).any(-1)
+            good = good & ~at_edge
         if normalizer == "hard" or (bends and normalizer == "sparsemax"):
             good = good & self._clear_winners(normalizer)
         return good

@@ -47,6 +47,15 @@ def test_a_weight_near_the_edge_of_its_kernel_may_be_rounded_like_one() -> None:
     assert verdict.wrong == ""
 
 
+@pytest.mark.kernels
+@pytest.mark.parametrize("seed", [1_000_204, 1_001_174])
+def test_a_row_of_one_small_weight_gives_its_value_exactly(seed: int) -> None:
+    """Weights of 1/7 and 0.07 in float64: as a sum of polynomial terms they are off by tens of roundoffs."""
+    verdict = judge(draw("sorted", seed))
+    assert verdict is not None
+    assert verdict.wrong == ""
+
+
 @pytest.mark.parametrize("backend", ["sdpa", "auto", "blocked"])
 def test_a_gradient_that_is_zero_by_symmetry_is_judged_by_what_cancels(backend: str) -> None:
     """A cosine of queries of width 1: in float32 their gradient cancels to 1.3 roundoffs by luck, in float64 to 80."""

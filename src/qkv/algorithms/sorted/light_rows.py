@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from qkv.algorithms.sorted.two_pointer_parallel import Doubles, Indices, Numbers, Points, SideSums, Support
 from qkv.algorithms.sorted.windows_kernel import PARABOLA
 
-LEAST = 1 / 16
+LEAST = 1 / 4
 """The average weight below which a row is light."""
 _PAIRS = 2**18
 """The most numbers, pairs times columns of values, that are computed together."""
@@ -178,7 +178,8 @@ def _pairs(
     distance = queries.coordinates[query].astype(np.float64) - keys.coordinates[key]
     scale = support.scale[query // (queries.coordinates.size // queries.counts.size)]
     # In the dtype of the coordinates a pair may lie within the support, and in float64 beyond it.
-    x = scale * (distance * distance)
+    # Divided by h², not multiplied by 1/h²: at a distance of exactly h the weight is 0.
+    x = distance * distance / (1 / scale)
     if support.kind == PARABOLA:
         f, slope, scale_slope = np.maximum(1 - x, 0.0), -2 * scale * distance, -(distance * distance)
     else:

@@ -8,12 +8,12 @@ random order; figures are medians of processor time in microseconds. Results go 
 
 import random
 import statistics
-import time
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
 import torch
+from benchmarks.engine.timing import microseconds
 from benchmarks.kept import keep
 from torch import Tensor, nn
 
@@ -54,13 +54,6 @@ def contenders(batch: int, after: bool, causal: bool, dropout: float) -> dict[st
     }
 
 
-def _time(run: Callable[[], object], calls: int) -> float:
-    start = time.thread_time()
-    for _ in range(calls):
-        run()
-    return (time.thread_time() - start) / calls * 1e6
-
-
 def main() -> None:
     """Print the microseconds of each and the quartiles of their ratio; store them."""
     torch.set_num_threads(1)
@@ -68,11 +61,13 @@ def main() -> None:
     order, report = random.Random(0), {}
     for batch, after, causal, dropout in product((1, 4), (False, True), (False, True), (0.0, 0.1)):
         runs = contenders(batch, after, causal, dropout)
-        calls = {name: max(2, int(SECONDS * 1e6 / min(_time(run, 1) for _ in "12345"))) for name, run in runs.items()}
+        calls = {
+            name: max(2, int(SECONDS * 1e6 / min(microseconds(run, 1) for _ in "12345"))) for name, run in runs.items()
+        }
         times: dict[str, list[float]] = {name: [] for name in runs}
         for _ in range(ROUNDS):
             for name in order.sample(list(runs), len(runs)):
-                times[name].append(_time(runs[name], calls[name]))
+                times[name].append(microseconds(runs[name], calls[name]))
         ratios = [ours / theirs for ours, theirs in zip(times["qkv"], times["PyTorch"], strict=True)]
         kind = (
             f"batch {batch}, norms {'after' if after else 'before'}, {'causal' if causal else 'all'}, dropout {dropout}"

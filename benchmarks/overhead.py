@@ -23,13 +23,13 @@ import argparse
 import math
 import random
 import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from benchmarks.engine.page import PAGE
+from benchmarks.engine.timing import microseconds
 from benchmarks.kept import keep, processor, read
 from torch import Tensor
 from torch.nn import functional as F
@@ -279,27 +279,20 @@ def _bound(func: Any) -> Callable[..., Any]:
     return found if found is not None and func.namespace == "aten" else func
 
 
-def _time(call: Callable[[], object], count: int) -> float:
-    """Return the microseconds of one call, averaged over a round: of processor time, if it has one thread."""
-    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
-    start = clock()
-    for _ in range(count):
-        call()
-    return (clock() - start) / count * 1e6
-
-
 def measure(cell: Cell, rounds: int) -> dict[str, Any]:
     """Return each contender's median, and the quartiles of the ratio of the eager lines to `qkv.attention`."""
     calls = contenders(cell)
     for run in calls.values():
         run()
-    counts = {own: max(2, int(SECONDS * 1e6 / min(_time(run, 1) for _ in range(3)))) for own, run in calls.items()}
+    counts = {
+        own: max(2, int(SECONDS * 1e6 / min(microseconds(run, 1) for _ in range(3)))) for own, run in calls.items()
+    }
     times: dict[str, list[float]] = {own: [] for own in calls}
     order = random.Random(0)
     for _ in range(rounds):
         # In one order, each contender would follow the same other one, whose caches and threads it finds.
         for own in order.sample(list(calls), len(calls)):
-            times[own].append(_time(calls[own], counts[own]))
+            times[own].append(microseconds(calls[own], counts[own]))
     speeds = [eager / auto for eager, auto in zip(times["eager"], times["auto"], strict=True)]
     report: dict[str, Any] = {f"{own}_us": round(statistics.median(row), 1) for own, row in times.items()}
     return {**report, "speed": [round(x, 2) for x in statistics.quantiles(speeds, n=4)]}

@@ -11,11 +11,11 @@ Results go to benchmarks/results/products.json, by processor and threads; `qkv.l
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from benchmarks.engine.timing import microseconds
 from benchmarks.kept import keep
 from torch import Tensor
 from torch.nn import functional as F
@@ -65,14 +65,6 @@ def runs(rows: int, terms: int, columns: int) -> dict[str, Callable[[], object]]
     }
 
 
-def _time(run: Callable[[], object], calls: int) -> float:
-    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
-    start = clock()
-    for _ in range(calls):
-        run()
-    return 1e6 * (clock() - start) / calls
-
-
 def main() -> None:
     """Print the microseconds of each, store them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -85,13 +77,13 @@ def main() -> None:
         for size in (*FEW, *STEP, *TRAINED):
             contenders = runs(*size)
             calls = {
-                name: max(1, int(1e6 * SECONDS / min(_time(run, 1) for _ in "1234")))
+                name: max(1, int(1e6 * SECONDS / min(microseconds(run, 1) for _ in "1234")))
                 for name, run in contenders.items()
             }
             times: dict[str, list[float]] = {name: [] for name in contenders}
             for _ in range(TURNS):
                 for name, run in contenders.items():
-                    times[name].append(_time(run, calls[name]))
+                    times[name].append(microseconds(run, calls[name]))
             name = " × ".join(map(str, size))
             report[name] = {each: round(statistics.median(own)) for each, own in times.items()}
             print(f"{name}: {', '.join(f'{each} {us}' for each, us in report[name].items())} µs", flush=True)

@@ -23,6 +23,8 @@ START = "call"
 _NEVER = 1e15
 """Microseconds that no measured algorithm takes."""
 
+Terms = tuple[tuple[str, float], ...]
+"""Microseconds of one thread per unit of work, by kind of work."""
 Coefficients = dict[str, dict[str, dict[str, float]]]
 """Microseconds of one thread per unit of work: algorithm → "forward" or "with backward" → kind of work."""
 
@@ -47,12 +49,14 @@ class CostTable(NamedTuple):
     Attributes:
         name: a name for people.
         processor: the models that it was measured on.
-        coefficients: microseconds per unit of work.
+        coefficients: microseconds per unit of work, 0 included.
+        terms: those that are not 0, which predictions read.
     """
 
     name: str
     processor: Processor
     coefficients: Coefficients
+    terms: Mapping[tuple[str, str], Terms]
 
 
 def times(problem: Problem, algorithm: Algorithm) -> tuple[float, ...]:
@@ -77,7 +81,7 @@ def counts_of(problem: Problem, algorithm: Algorithm) -> Mapping[str, float]:
     return {**algorithm.work(problem).counts, **zeroed, **preparing(problem)}
 
 
-def _time(coefficients: tuple[tuple[str, float], ...], counts: Mapping[str, float], parallel: int) -> float:
+def _time(coefficients: Terms, counts: Mapping[str, float], parallel: int) -> float:
     start, work = 0.0, 0.0
     for kind, coefficient in coefficients:
         if kind == START:
@@ -87,11 +91,10 @@ def _time(coefficients: tuple[tuple[str, float], ...], counts: Mapping[str, floa
     return start + work / parallel
 
 
-def _coefficients(name: str, gradient: bool) -> tuple[tuple[tuple[str, float], ...], ...]:
+def _coefficients(name: str, gradient: bool) -> tuple[Terms, ...]:
     """Return an algorithm's coefficients, by table; an algorithm that a table lacks is its last choice."""
-    key = "with backward" if gradient else "forward"
-    of_tables = (table.coefficients.get(name, {}).get(key, {START: _NEVER}) for table in tables())
-    return tuple(tuple(terms.items()) for terms in of_tables)
+    key = name, "with backward" if gradient else "forward"
+    return tuple(table.terms.get(key, ((START, _NEVER),)) for table in tables())
 
 
 # What torch.compiler.assume_constant_result does, without the import of the whole compiler: 1.4 s of every start.
@@ -117,7 +120,13 @@ def _read(data: dict[str, Any]) -> CostTable:
     processor = data["processor"]
     models = tuple(processor["models"])
     kind = Processor(processor["vendor"], processor["family"], models, processor["capability"])
-    return CostTable(data["name"], kind, data["algorithms"])
+    coefficients: Coefficients = data["algorithms"]
+    terms = {
+        (name, direction): tuple((work, each) for work, each in own.items() if each)
+        for name, directions in coefficients.items()
+        for direction, own in directions.items()
+    }
+    return CostTable(data["name"], kind, coefficients, terms)
 
 
 def _matches(processor: Processor) -> bool:

@@ -60,7 +60,7 @@ def launcher(kernel: Kernel, dtype: Any) -> Callable[..., None]:
 
 @lru_cache
 def linked() -> bool:
-    """True if kernels have parallel regions; if they are not `available`, a single thread runs them.
+    """True if PyTorch's OpenMP library was found, so that kernels have parallel regions; see `available` for their use.
 
     The first call finds the entry point of the OpenMP library that PyTorch loaded, and tells the kernels its address.
 

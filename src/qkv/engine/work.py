@@ -59,7 +59,7 @@ def memory_traffic(problem: Problem) -> dict[str, float]:
 
 
 def normalizing(problem: Problem, rule: str) -> dict[str, float]:
-    """Count what is done to a matrix of scores between the two products: bias, normalizer and dropout.
+    """Count the work on the score matrix between the two matrix products: bias, normalizer and dropout.
 
     Args:
         problem: the problem.

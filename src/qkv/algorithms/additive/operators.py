@@ -57,7 +57,7 @@ Results = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class Kernels(NamedTuple):
-    """Kernels for additive attention, on one kind of device.
+    """The additive attention kernels of one device type.
 
     Attributes:
         forward: takes items, rule, dropout, and whether the lse is requested; returns what the backward pass needs

@@ -134,37 +134,26 @@ def _backward(
     _: tuple[bool, bool],
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of query, key, value and vector; no bias or shift is served."""
-    with torch.cuda.device_of(g_output):
-        return _gradients(items, prepared, rows, g_output.contiguous(), g_lse)
-
-
-def _gradients(
-    items: Items,
-    prepared: dict[str, Any],
-    rows: tuple[Tensor, Tensor, Tensor],
-    g_output: Tensor,
-    g_lse: Tensor | None,
-) -> tuple[Tensor | None, ...]:
     from qkv.algorithms.additive import triton_kernels as kernels
 
     (left, right, *_), vector, position = prepared["factors"], prepared["vector"], prepared["position"]
     output, top, total = rows
-    value = items.value.contiguous()
+    value, g_output = items.value.contiguous(), g_output.contiguous()
     of_query, turn, of_key = torch.zeros_like(left), torch.zeros_like(left), torch.zeros_like(right)
     d_value = torch.empty_like(value)
     sizes, constants = _sizes(items, prepared["factors"])
     delta = top.new_empty(2, *top.shape)
-    kernels.deltas[(-(-top.numel() // ROWS),)](
-        output, g_output, delta, top.numel(), sizes[2], WIDTH=constants["WIDTH"], M=ROWS, num_warps=WARPS, **FUSED
-    )
-    delta = delta if g_lse is None else delta - g_lse.to(delta.dtype)
     shared = *prepared["factors"], value, *prepared["bounds"], top, total
-    count = len(value)
-    for kernel, own, length, written in (
-        (kernels.query_gradients, delta[0], sizes[0], (of_query, turn)),
-        (kernels.key_gradients, delta[1], sizes[1], (of_key, d_value)),
-    ):
-        kernel[(-(-length // ROWS), count)](*shared, own, g_output, *written, *sizes, **constants)
+    with torch.cuda.device_of(value):
+        kernels.deltas[(-(-top.numel() // ROWS),)](
+            output, g_output, delta, top.numel(), sizes[2], WIDTH=constants["WIDTH"], M=ROWS, num_warps=WARPS, **FUSED
+        )
+        delta = delta if g_lse is None else delta - g_lse.to(delta.dtype)
+        for kernel, own, length, written in (
+            (kernels.query_gradients, delta[0], sizes[0], (of_query, turn)),
+            (kernels.key_gradients, delta[1], sizes[1], (of_key, d_value)),
+        ):
+            kernel[(-(-length // ROWS), len(value))](*shared, own, g_output, *written, *sizes, **constants)
 
     def by_feature(sums: Tensor, length: int) -> Tensor:
         return sums.gather(1, position[..., None].expand(*position.shape, sums.shape[2]))[..., :length]

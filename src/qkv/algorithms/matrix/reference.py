@@ -143,7 +143,7 @@ def with_matrix(call: Call) -> Call:
 
 
 def seen_by(call: Call, visible: Tensor | None) -> Tensor | None:
-    """Return the mask for the normalizer: all True instead of None where it must look for rows that see nothing.
+    """Return the mask for the normalizer, all True instead of None if it must check for rows without a finite score.
 
     Without a mask a row may have only scores of −inf, and some normalizers would divide 0 by 0.
     """

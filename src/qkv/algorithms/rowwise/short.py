@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qkv.algorithms.rowwise import short_kernel
+from qkv.algorithms.rowwise import short_kernel, weights_kernel
 from qkv.algorithms.rowwise.row_passes import SHAPES
 from qkv.algorithms.sdpa.flash import refuses_mechanism
 from qkv.compiled import available, thread_pool
@@ -30,7 +30,7 @@ from qkv.engine.autograd import differentiable_by
 from qkv.engine.derivatives import Constants, Terms, differentiable_gradients
 from qkv.engine.dropout import threshold
 from qkv.engine.mechanism import Mechanism, full_rank, normalizer_parts
-from qkv.engine.problem import Call, Problem, core_text, without_hidden
+from qkv.engine.problem import Call, Problem, core_text, first_reason, without_hidden
 from qkv.engine.ties import first_equals
 from qkv.engine.work import memory_traffic, pairs_of, passes, product_operations
 from qkv.masks.lower import BLOCK_ROWS, Visibility
@@ -53,12 +53,25 @@ _MICROSECONDS = {"dot": 2.5e-5, "distance": 2.5e-5, "relu_sum": 2.5e-5, "tanh_su
 
 A Zen 3 beside busy processes takes four times as long for all cores but `tanh_sum`, and for a backward pass five times
 as long: a pass that is counted as 200 µs takes a millisecond there."""
-_CORES = {"dot": 0, "distance": 1, "relu_sum": 2, "tanh_sum": 3, "cosine": 4}
+_CORES = {
+    "dot": short_kernel.DOT,
+    "distance": short_kernel.DISTANCE,
+    "relu_sum": short_kernel.RELU_SUM,
+    "tanh_sum": short_kernel.TANH_SUM,
+    "cosine": short_kernel.COSINE,
+}
 _SHAPES = (*SHAPES, "Softcap", "Leaky")
-"""In the order of their numbers in the kernels, as `_CORES`."""
-_RULES = {"softmax": 0, "sum": 1, "mean": 2, "identity": 3, "sigmoid": 5, "hard": 6, "sparsemax": 7, "entmax": 7}
-_POSITION = 8
-"""The number of `hard` where a backward pass will need the winners' positions."""
+"""In the order of their numbers in the kernels."""
+_RULES = {
+    "softmax": weights_kernel.SOFTMAX,
+    "sum": weights_kernel.SUM,
+    "mean": weights_kernel.MEAN,
+    "identity": short_kernel.IDENTITY,
+    "sigmoid": short_kernel.SIGMOID,
+    "hard": short_kernel.HARD,
+    "sparsemax": short_kernel.ENTMAX,
+    "entmax": short_kernel.ENTMAX,
+}
 _REGISTER = 16
 """Numbers of a register, of which a row takes whole ones."""
 _LAYOUTS = 64
@@ -71,7 +84,7 @@ def refuses(problem: Problem) -> str | None:
     if problem.mode != "eager":
         return "compiled kernels serve eager calls"
     shape = type(problem.pointwise).__name__
-    reasons = (
+    return first_reason(
         (problem.device != "cpu", "the kernels run on the CPU"),
         (problem.core not in _MICROSECONDS, f"the scores are {core_text(problem.core)}"),
         (
@@ -89,7 +102,6 @@ def refuses(problem: Problem) -> str | None:
         (len(problem.leading) > 3, "more than three leading dimensions"),
         (problem.empty, "an axis is empty"),
     )
-    return next((reason for holds, reason in reasons if holds), None)
 
 
 def _refuses_other_products(problem: Problem) -> str | None:
@@ -152,14 +164,13 @@ def _inspect(problem: Problem, call: Call) -> str | None:
     normalizer, parameter = call.normalizer, normalizer_parts(call.normalizer)[1]
     numbers = not isinstance(parameter, Tensor)
     steep = "entmax's alpha is so close to 1, or so large, that a row needs more than one threshold"
-    reasons = (
+    return first_reason(
         (isinstance(scale, Tensor) and problem.core == "distance", "the bandwidth is a tensor"),
         (query.dtype == torch.float64, "the bandwidth is near the limits of float32"),
         (not (numbers or isinstance(normalizer, Softmax)), "the parameter of the normalizer is a tensor"),
         (isinstance(normalizer, Entmax) and is_steep(normalizer.alpha), steep),
         (isinstance(normalizer, Sigmoid) and numbers and isinf(parameter or 0.0), "the bias is infinite"),
     )
-    return next((reason for holds, reason in reasons if holds), None)
 
 
 def _declines(problem: Problem, reason: str | None) -> str | None:
@@ -341,9 +352,9 @@ class _Bound:
         # A constant is the boxcar of ones, which has no slope.
         shape = "BoxcarShape" if problem.constant else type(problem.pointwise).__name__
         self._has_slope = not self._looks_up and shape != "BoxcarShape"
-        # What a row selected is all that a backward pass of `hard` needs.
-        self._selects = self._looks_up and problem.gradient
-        rule = _POSITION if self._selects else _RULES[problem.normalizer]
+        # The backward pass of `hard` needs only the position of the key that each row selects.
+        self._saves_positions = self._looks_up and problem.gradient
+        rule = short_kernel.POSITION if self._saves_positions else _RULES[problem.normalizer]
         codes = _CORES["cosine" if self._unit else problem.core], _SHAPES.index(shape), rule
         self._numbers = *codes, self._scale, number_of(problem.pointwise), self._alpha
         self._takes_sink = isinstance(call.normalizer, (Softmax, Sigmoid)) and parameter is not None
@@ -432,12 +443,12 @@ class _Bound:
         return torch.where(sink > _LARGEST, _LARGEST, sink)
 
     def forward(self, operands: _Operands) -> tuple[Tensor, Tensor | None]:
-        """Return the output, and the row state if it is requested or, under `hard`, if a backward pass will need it."""
+        """Return the output and the row state; None unless the caller or a backward pass of `hard` needs it."""
         tensors = self._checked(operands)
         layout = self._layout(tensors)
         output = torch.empty_strided(self._output_shape, layout.output, dtype=self._dtype, device="cpu")
         state = None
-        if self.problem.state or self._selects:
+        if self.problem.state or self._saves_positions:
             state = torch.empty(self._output_shape[:-1], dtype=torch.float64, device="cpu")
         results = output.data_ptr(), 0 if state is None else state.data_ptr()
         self._passes[0].run(self._items, self._arguments(operands, tensors, layout, results))
